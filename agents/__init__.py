@@ -1,0 +1,1 @@
+"""The processes: Kafka shells around `stream`, and the command `sdp`."""
