@@ -1,0 +1,89 @@
+"""The wire contract: what crosses a process boundary, and on which topics.
+
+Framing:
+    A message with a vector is ``0A <length> <header> 12 <length> <vector>`` and nothing more,
+    which is what a protobuf writer makes of ``{Header header = 1; bytes vector = 2;}``. The
+    vector is raw little-endian coordinates. Ledger and reject records are flat protobuf
+    messages. `v1/wire.proto` is the schema, readable from any language.
+
+Guarantee:
+    Decoding does O(1) work in the length of an integer vector: a header has at most 64 KiB, the
+    vector is a read-only view of the bytes that were given, and no declared length is believed
+    or allocated. A model's floats are read once more, because they must be finite.
+
+Canonical form:
+    A message has exactly one encoding, and decoders accept only that one. Equal bytes, equal
+    message; so the ledger may name a release, and its own last record, by SHA-256.
+
+Versioning:
+    ``version`` is the first field of every header and of every flat message. A decoder refuses
+    a newer version with a text that says to upgrade, before it looks at anything else. A change
+    of the schema is a new version, and readers are upgraded before writers.
+
+Failure:
+    ``decode_*`` raises MalformedMessageError and nothing else, for any bytes; ``encode_*``
+    raises ValueError for a message that no decoder would accept.
+"""
+
+from .codec import (
+    decode_ledger_record,
+    decode_model_snapshot,
+    decode_model_state,
+    decode_reject_record,
+    decode_release,
+    decode_update,
+    encode_ledger_record,
+    encode_model_snapshot,
+    encode_model_state,
+    encode_reject_record,
+    encode_release,
+    encode_update,
+    record_hash,
+    release_digest,
+)
+from .limits import MAX_STATE_ROWS
+from .messages import (
+    WIRE_VERSION,
+    LedgerKind,
+    LedgerRecord,
+    MalformedMessageError,
+    ModelSnapshot,
+    ModelState,
+    RejectRecord,
+    Release,
+    Update,
+    VectorType,
+)
+from .topics import Role, TopicNames, TopicSpec, topic_table
+
+__all__ = [
+    "MAX_STATE_ROWS",
+    "WIRE_VERSION",
+    "LedgerKind",
+    "LedgerRecord",
+    "MalformedMessageError",
+    "ModelSnapshot",
+    "ModelState",
+    "RejectRecord",
+    "Release",
+    "Role",
+    "TopicNames",
+    "TopicSpec",
+    "Update",
+    "VectorType",
+    "decode_ledger_record",
+    "decode_model_snapshot",
+    "decode_model_state",
+    "decode_reject_record",
+    "decode_release",
+    "decode_update",
+    "encode_ledger_record",
+    "encode_model_snapshot",
+    "encode_model_state",
+    "encode_reject_record",
+    "encode_release",
+    "encode_update",
+    "record_hash",
+    "release_digest",
+    "topic_table",
+]
