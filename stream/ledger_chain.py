@@ -1,0 +1,160 @@
+"""A cluster's ledger records as a hash chain: what makes one follow another.
+
+The head writes by these rules and the auditor reads by them. Each record names the hash of the
+one before, so a record that was changed, lost or put in later is found by whoever reads on.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from schemas import (
+    LedgerKind,
+    LedgerRecord,
+    MalformedMessageError,
+    decode_ledger_record,
+    record_hash,
+)
+
+from .budget import Ledger
+from .errors import LedgerError
+from .privacy.event import GaussianEvent
+from .privacy.plan import PrivacyPlan
+
+NO_HASH = bytes(32)
+_REMEDY = (
+    "Nothing is released until this is solved: restore the ledger topic from a backup that "
+    "is not older, or start a new plan on new topics."
+)
+
+
+def genesis(
+    plan: PrivacyPlan, cluster: int, first_window: int, next_offset: int, now_ms: int
+) -> LedgerRecord:
+    """Return the first record of a cluster's ledger: nothing spent, nothing sealed."""
+    return LedgerRecord(
+        plan_id=plan.plan_id,
+        cluster=cluster,
+        sequence=0,
+        kind=LedgerKind.GENESIS,
+        window=first_window - 1,
+        next_offset=next_offset,
+        charge_units=0,
+        spent_units=0,
+        cap_units=plan.cap_units,
+        noise_variance=Fraction(0),
+        l2_sensitivity_squared=plan.l2_sensitivity_squared,
+        release_digest=b"",
+        previous_hash=NO_HASH,
+        sealed_at_ms=now_ms,
+    )
+
+
+def verify_records(
+    plan: PrivacyPlan, cluster: int, records: Sequence[bytes], *, is_complete: bool
+) -> LedgerRecord:
+    """Return the newest of ``records`` after checking each one and every link between them.
+
+    Args:
+        plan: The plan that the records must belong to.
+        cluster: The cluster that they must belong to.
+        records: Consecutive records as they stand in the topic, oldest first; not empty.
+        is_complete: Whether the first of them must be the genesis record.
+
+    Raises:
+        LedgerError: a record is malformed, foreign, wrong in itself or does not follow.
+    """
+    previous: LedgerRecord | None = None
+    previous_bytes = b""
+    for data in records:
+        record = decode_record(data, cluster)
+        faults = record_faults(plan, cluster, record)
+        if previous is not None:
+            faults += link_faults(previous, record_hash(previous_bytes), record)
+        elif is_complete and record.kind is not LedgerKind.GENESIS:
+            faults.append(f"it begins with record {record.sequence}: the start is missing")
+        if faults:
+            raise _error(cluster, f"cannot be trusted: {faults[0]}")
+        previous, previous_bytes = record, data
+    if previous is None:
+        raise _error(cluster, "is empty")
+    return previous
+
+
+def ledger_after(record: LedgerRecord) -> Ledger:
+    """Return the budget as it stands after ``record``."""
+    return Ledger(record.cap_units, record.spent_units, record.sequence)
+
+
+def decode_record(data: bytes, cluster: int) -> LedgerRecord:
+    """Return the record, or raise `LedgerError` for bytes that are none."""
+    try:
+        return decode_ledger_record(data)
+    except MalformedMessageError as error:
+        raise _error(cluster, f"holds a record that cannot be read: {error}") from error
+
+
+def record_faults(plan: PrivacyPlan, cluster: int, record: LedgerRecord) -> list[str]:
+    """Return what is wrong with ``record`` in itself, the gravest first; nothing if it is sound."""
+    claims = [
+        (
+            record.plan_id == plan.plan_id,
+            f"belongs to plan {record.plan_id.hex()}, not this one",
+        ),
+        (record.cluster == cluster, f"belongs to cluster {record.cluster}"),
+        (record.cap_units == plan.cap_units, "has another cap than the plan"),
+        (record.spent_units <= record.cap_units, "has spent more than the cap"),
+        (
+            (record.kind is LedgerKind.GENESIS) == (record.sequence == 0),
+            f"is of kind {record.kind.name}",
+        ),
+        (
+            record.kind is not LedgerKind.GENESIS or not record.spent_units,
+            "has spent units before the first release",
+        ),
+        (
+            record.l2_sensitivity_squared == plan.l2_sensitivity_squared,
+            "has another sensitivity than the plan",
+        ),
+    ]
+    if record.kind is not LedgerKind.RELEASE:
+        claims.append((not record.charge_units, "charges without a release"))
+    elif record.noise_variance <= 0:
+        claims.append((False, "has no noise"))
+    else:
+        units = GaussianEvent(plan.l2_sensitivity_squared, record.noise_variance).units
+        claims.append(
+            (record.charge_units == units, f"charges {record.charge_units} units, not {units}")
+        )
+    return [f"record {record.sequence} {fault}" for is_true, fault in claims if not is_true]
+
+
+def link_faults(before: LedgerRecord, before_hash: bytes, record: LedgerRecord) -> list[str]:
+    """Return why ``record`` cannot follow ``before``, whose bytes have the hash ``before_hash``."""
+    claims = (
+        (
+            record.previous_hash == before_hash,
+            "does not name the hash of the one before: broken chain",
+        ),
+        (record.sequence == before.sequence + 1, f"follows record {before.sequence}"),
+        (
+            record.spent_units == before.spent_units + record.charge_units,
+            "does not add up with the one before",
+        ),
+        (
+            record.window == before.window + 1,
+            f"seals window {record.window} after {before.window}",
+        ),
+        (
+            record.next_offset >= before.next_offset,
+            f"goes back to offset {record.next_offset}",
+        ),
+        (
+            before.kind is not LedgerKind.EXHAUSTED,
+            "stands after the record that closed the ledger",
+        ),
+    )
+    return [f"record {record.sequence} {fault}" for is_true, fault in claims if not is_true]
+
+
+def _error(cluster: int, fact: str) -> LedgerError:
+    return LedgerError(f"the ledger of cluster {cluster} {fact}. {_REMEDY}")

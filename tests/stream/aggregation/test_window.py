@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.aggregation.window import WindowSum
+from stream.privacy.plan import OptimizerSpec, PrivacyPlan
+
+PLAN = PrivacyPlan(
+    name="window",
+    dimension=3,
+    cluster_count=1,
+    assignment="hash",
+    assignment_key="public",
+    expected_clients=10,
+    start_ms=0,
+    window_length_ms=1000,
+    grace_ms=100,
+    release_delay_ms=300,
+    l2_clip_norm=1.0,
+    grid_l2_bound=1000,
+    count_weight=7,
+    update_dtype="int16",
+    epsilon=8.0,
+    delta=1e-5,
+    horizon_windows=3,
+    optimizer=OptimizerSpec("sgd", 0.1),
+    normalizer="expected_clients",
+)
+VECTORS = st.lists(st.integers(-32767, 32767), min_size=3, max_size=3)
+
+
+def test_an_empty_window_is_all_zeros():
+    total = WindowSum(PLAN, 42)
+    assert total.first_offset == 42
+    assert total.exact_sum.tolist() == [0, 0, 0, 0]
+    assert total.exact_sum.dtype == np.int64
+    assert not total.has("a")
+
+
+def test_the_last_coordinate_is_the_weighted_count():
+    total = WindowSum(PLAN, 0)
+    total.add("a", np.array([1, -2, 3], np.int16))
+    total.add("b", np.array([10, 20, -30], np.int16))
+    assert total.exact_sum.tolist() == [11, 18, -27, 14]
+    assert total.has("a")
+    assert total.has("b")
+    assert not total.has("c")
+
+
+@given(vectors=st.lists(VECTORS, max_size=12), order=st.randoms())
+def test_the_order_of_updates_does_not_matter(vectors, order):
+    updates = [(str(i), np.array(v, np.int16)) for i, v in enumerate(vectors)]
+    forward, shuffled = WindowSum(PLAN, 0), WindowSum(PLAN, 0)
+    for client_id, vector in updates:
+        forward.add(client_id, vector)
+    order.shuffle(updates)
+    for client_id, vector in updates:
+        shuffled.add(client_id, vector)
+    assert np.array_equal(forward.exact_sum, shuffled.exact_sum)
+    assert forward.exact_sum.tolist() == [
+        *(sum(v[i] for v in vectors) for i in range(3)),
+        7 * len(vectors),
+    ]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+def test_sums_do_not_wrap_in_the_type_of_an_update(dtype):
+    total = WindowSum(PLAN, 0)
+    largest = np.iinfo(dtype).max
+    for i in range(1000):
+        total.add(str(i), np.full(3, -largest, dtype))
+    assert total.exact_sum.tolist() == [-1000 * largest] * 3 + [7000]
+
+
+def test_a_read_only_and_unaligned_vector_is_counted():
+    data = b"\0" + np.array([1, 2, 3], "<i2").tobytes()
+    vector = np.frombuffer(data, "<i2", offset=1)
+    assert not vector.flags.writeable
+    total = WindowSum(PLAN, 0)
+    total.add("a", vector)
+    assert total.exact_sum.tolist() == [1, 2, 3, 7]

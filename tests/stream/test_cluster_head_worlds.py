@@ -1,0 +1,208 @@
+"""Two worlds that differ in one client differ in nothing else (PRIVACY 1.6, pitfall 30)."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import Update, decode_release, encode_ledger_record, encode_update
+from stream.aggregation.intake import Record
+from stream.aggregation.window import WindowSum
+from stream.cluster_head import ClusterHead
+from stream.ledger_chain import genesis
+from stream.privacy.plan import OptimizerSpec, PrivacyPlan
+from stream.testing import UnsafeNoNoise
+
+CLIENTS = [f"north/{i}" for i in range(6)]
+KAPPA = 3
+PLAN = PrivacyPlan(
+    name="head",
+    dimension=6,
+    cluster_count=2,
+    assignment="prefix",
+    prefixes=("north", "south"),
+    expected_clients=10,
+    start_ms=10_000,
+    window_length_ms=1000,
+    grace_ms=100,
+    release_delay_ms=300,
+    l2_clip_norm=1.0,
+    grid_l2_bound=100,
+    count_weight=KAPPA,
+    update_dtype="int8",
+    epsilon=8.0,
+    delta=1e-5,
+    horizon_windows=1000,
+    optimizer=OptimizerSpec("sgd", 0.1),
+    normalizer="expected_clients",
+)
+
+
+def one_hot(client: int, steps: int = 1) -> bytes:
+    vector = np.zeros(6, np.int8)
+    vector[client] = steps
+    return encode_update(Update(PLAN.plan_id, CLIENTS[client], 0, vector))
+
+
+def time_in(window: int, ms: int = 500) -> int:
+    return PLAN.window_end_ms(window - 1) + ms
+
+
+class World:
+    """A head over a script of records and clock times; one client's records may be left out.
+
+    Attributes:
+        sums: The released sum of each window.
+        told: How often each (client, window, reason) was refused.
+        accepted: How many updates counted.
+    """
+
+    def __init__(self, max_open_windows, *, without=None, renumber=False):
+        self.sums: dict[int, np.ndarray] = {}
+        self.told: Counter = Counter()
+        self.accepted = 0
+        self._head = ClusterHead(
+            PLAN,
+            0,
+            UnsafeNoNoise(),
+            [encode_ledger_record(genesis(PLAN, 0, 0, 0, 0))],
+            is_complete=True,
+            max_open_windows=max_open_windows,
+        )
+        self._without = without
+        self._renumber = renumber
+        self._log: list[Record] = []
+        self._next_offset = 0
+
+    def run(self, script):
+        for step in script:
+            if isinstance(step, int):
+                self._reach(step)
+            else:
+                self._append(*step)
+        return self
+
+    def _append(self, client, timestamp, value):
+        if client != self._without:
+            self._log.append(Record(self._next_offset, timestamp, value))
+        elif self._renumber:
+            return  # the offsets of the others close up
+        self._next_offset += 1
+
+    def _reach(self, now_ms):
+        self._read()
+        while (window := self._head.needs_end_offset(now_ms)) is not None:
+            self._head.expect(window, self._next_offset)
+        while self._head.is_ready():
+            cell = self._head.seal(now_ms)
+            self.sums[cell.window] = decode_release(cell.release).vector.astype(np.int64)
+            if self._head.commit(cell) is not None:
+                self._read()
+
+    def _read(self):
+        outcome = self._head.offer([r for r in self._log if r.offset >= self._head.position])
+        self._head.advance(self._next_offset)
+        self.accepted += outcome.accepted
+        for rejected in outcome.rejected:
+            self.told[rejected.client_id, rejected.window, rejected.rejection.reason] += 1
+
+
+@st.composite
+def scripts(draw):
+    """Records of five clients, good and bad, in and out of order, between readings of a clock."""
+    script, now = [], PLAN.start_ms
+    for _ in range(draw(st.integers(1, 12))):
+        for _ in range(draw(st.integers(0, 6))):
+            client = draw(st.integers(0, 4))
+            timestamp = max(0, now + draw(st.integers(-2500, 2500)))
+            value = draw(st.sampled_from([1, 2, 100, -128, 127, None]))
+            if value is None:
+                data = b"garbage from someone"
+                client = -1
+            else:
+                vector = np.zeros(6, np.int8)
+                vector[client], vector[5] = value, draw(st.sampled_from([0, 1, 60]))
+                data = encode_update(Update(PLAN.plan_id, CLIENTS[client], 0, vector))
+            script.append((client, timestamp, data))
+        now += draw(st.sampled_from([300, 700, 1000, 1101, 3300, 7000]))
+        script.append(now)
+    script.append(now + 20_000)
+    return script
+
+
+def assert_neighbours(script, victim, max_open_windows, renumber):
+    whole = World(max_open_windows).run(script)
+    less = World(max_open_windows, without=victim, renumber=renumber).run(script)
+    # What is refused before its bytes are read names nobody.
+    named = Counter({k: n for k, n in whole.told.items() if k[0] not in (CLIENTS[victim], "")})
+    assert named == Counter({k: n for k, n in less.told.items() if k[0]})
+    assert malformed(whole) == malformed(less)
+    assert less.sums.keys() == whole.sums.keys()
+    counted = 0
+    for window, total in less.sums.items():
+        difference = whole.sums[window] - total
+        if difference.any():
+            counted += 1
+            assert difference[-1] == KAPPA
+            assert difference[:-1].tolist() in vectors_of(script, victim, window)
+        assert int((difference**2).sum()) <= PLAN.l2_sensitivity_squared
+    assert whole.accepted - less.accepted == counted
+
+
+def malformed(world):
+    return {key: n for key, n in world.told.items() if key[2] == "malformed"}
+
+
+def vectors_of(script, client, window):
+    """What a client sent in a window."""
+    records = (step for step in script if not isinstance(step, int))
+    return [
+        np.frombuffer(data[-6:], np.int8).tolist()
+        for sender, timestamp, data in records
+        if sender == client and PLAN.window_of(timestamp) == window
+    ]
+
+
+@settings(max_examples=150)
+@given(
+    script=scripts(),
+    victim=st.integers(0, 4),
+    max_open_windows=st.sampled_from([2, 3, 30]),
+    renumber=st.booleans(),
+)
+def test_removing_one_client_changes_the_sums_by_its_vectors_and_nothing_else(
+    script, victim, max_open_windows, renumber
+):
+    assert_neighbours(script, victim, max_open_windows, renumber)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_window_that_is_full_after_two_clients_would_be_seen(victim, monkeypatch):
+    script = [(client, time_in(0), one_hot(client)) for client in range(3)]
+    script.append(PLAN.window_end_ms(0) + 100)
+    assert_neighbours(script, victim, 2, renumber=False)
+    monkeypatch.setattr(WindowSum, "has", lambda self, client_id: self.exact_sum[-1] >= 2 * KAPPA)
+    with pytest.raises(AssertionError):
+        assert_neighbours(script, victim, 2, renumber=False)
+
+
+def test_a_flood_cannot_push_anyone_out():
+    calm = [(1, time_in(0), one_hot(1)), PLAN.window_end_ms(0) + 100]
+    flood = [(0, time_in(0, ms=i % 1000), one_hot(0)) for i in range(3000)]
+    whole, less = World(2).run([*flood, *calm]), World(2).run(calm)
+    assert (whole.accepted, less.accepted) == (2, 1)
+    assert (whole.sums[0] - less.sums[0]).tolist() == [1, 0, 0, 0, 0, 0, KAPPA]
+
+
+def test_a_record_of_the_far_future_closes_nobodys_window():
+    script = [
+        (0, time_in(10**9), one_hot(0)),
+        (1, time_in(0), one_hot(1)),
+        PLAN.window_end_ms(0) + 100,
+    ]
+    world = World(2).run(script)
+    assert list(world.sums) == [0]
+    assert world.sums[0].tolist() == [0, 1, 0, 0, 0, 0, KAPPA]
+    assert not world.told
