@@ -1,0 +1,281 @@
+"""The cluster head on Kafka: takes over clusters, counts their updates, releases their windows.
+
+`stream.cluster_head` decides; this module moves bytes and runs the release protocol of DESIGN,
+"sealing a window". Everything that blocks runs in a pool of threads, one cluster at a time under
+that cluster's lock, so the event loop stays free for the group's callbacks and for `/healthz`.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from confluent_kafka import KafkaException, TopicPartition
+from faust.types import ChannelT
+from mode import Service
+
+from schemas import TopicNames
+from stream.cluster_head import SealedCell
+from stream.errors import LedgerError
+from stream.metrics import HeadMetrics
+from stream.privacy.plan import PrivacyPlan
+
+from .app import RoleApp, wait_for_agent
+from .feed import PartitionFeed
+from .kafka_edge import LogEnds, now_ms, retry_while_away
+from .observability import Health
+from .ownership import FINISH_S, Owned, finish
+from .partition import ClusterOpener, OpenedCluster, Unpublished, group_of
+from .publisher import Publisher
+from .record_batch import RecordBatch
+from .transactions import OutgoingRecord, OwnershipLostError, TransactionFailedError
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.02
+_BEAT_S = 0.2
+_THREADS = 8
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class _Shard(Owned):
+    """A cluster that this worker is head of."""
+
+    def __init__(self, opened: OpenedCluster, epoch: int, metadata: object) -> None:
+        super().__init__(opened.writer, epoch, metadata)
+        self.head = opened.head
+        self.unpublished: Unpublished | None = opened.unpublished
+
+
+class HeadService(Service):
+    """Owns the clusters that the consumer group gives to this worker."""
+
+    def __init__(
+        self,
+        *,
+        app: RoleApp,
+        channel: ChannelT[RecordBatch],
+        plan: PrivacyPlan,
+        opener: ClusterOpener,
+        publisher: Publisher,
+        ends: LogEnds,
+        feed_options: Mapping[str, object],
+        metrics: HeadMetrics,
+        health: Health,
+    ) -> None:
+        """Set up; nothing is asked of Kafka before the service starts."""
+        super().__init__()
+        self._app = app
+        self._channel = channel
+        self._plan = plan
+        self._names = TopicNames(plan.topic_prefix)
+        self._opener = opener
+        self._publisher = publisher
+        self._ends = ends
+        self._metrics = metrics
+        self._health = health
+        self._shards: dict[int, _Shard] = {}
+        self._refused: dict[int, str] = {}
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="head")
+        self._feed = PartitionFeed(
+            topic=self._names.updates,
+            group=group_of(plan),
+            # A client may write in transactions; waiting for one to end would let it stop us.
+            isolation_level="read_uncommitted",
+            owner=self,
+            channel=channel,
+            **feed_options,  # type: ignore[arg-type]
+        )
+
+    async def on_start(self) -> None:
+        """Begin to read once the agent does."""
+        await wait_for_agent(self._app, self._channel)
+        await self.add_runtime_dependency(self._feed)
+
+    async def on_shutdown(self) -> None:
+        """Let running transactions finish, and send what is written down of rejects."""
+        await asyncio.gather(*(self.close_partition(cluster) for cluster in list(self._shards)))
+        await finish(self._pool, lambda: self._publisher.close(FINISH_S))
+
+    async def open_partition(self, partition: int, epoch: int, metadata: object) -> int | None:
+        """Take over a cluster; None where its ledger cannot be trusted."""
+        try:
+            opened = await self._blocking(
+                retry_while_away,
+                f"taking over cluster {partition}",
+                lambda: self._opener.open(partition),
+            )
+        except LedgerError as error:
+            # An expected refusal: its text says all, a traceback would hide it.
+            log.error("cluster %d is refused: %s", partition, error)  # noqa: TRY400
+            self._refused[partition] = str(error)
+            self._metrics.observe_refused(partition)
+            return None
+        head = opened.head
+        self._refused.pop(partition, None)
+        shard = self._shards[partition] = _Shard(opened, epoch, metadata)
+        self.add_future(self._tend(partition, shard))
+        self._metrics.observe_opened(
+            partition, head.spent_units, head.is_exhausted, opened.lost_records
+        )
+        # Not the offset: it tells how many updates there were, and logs may leave the boundary.
+        log.info(
+            "head of cluster %d: next window %d, %.2f %% of the budget spent",
+            partition,
+            head.next_window,
+            100 * head.spent_units / self._plan.cap_units,
+        )
+        return head.position
+
+    async def close_partition(self, partition: int) -> None:
+        """Let go of a cluster, after its running release."""
+        if self._refused.pop(partition, None) is not None:
+            self._metrics.observe_refusal_over(partition)
+        shard = self._shards.get(partition)
+        if shard is None:
+            return
+        async with shard.lock:
+            self._drop(partition, shard)
+
+    async def take(self, batch: RecordBatch) -> None:
+        """Count a batch of updates (the Faust agent's body)."""
+        shard = self._shards.get(batch.partition)
+        if shard is None:
+            return
+        async with shard.lock:
+            # The batch may have waited while the cluster moved, or was sent to read again.
+            if shard.is_closed or batch.epoch != shard.epoch:
+                return
+            outcome = await self._blocking(shard.head.offer, batch.records)
+            if batch.end_offset is not None:
+                shard.head.advance(batch.end_offset)
+        self._metrics.observe_batch(batch.partition, outcome)
+        self._publisher.report_rejected(batch.partition, outcome.rejected)
+
+    @Service.task
+    async def _beat(self) -> None:
+        while not self.should_stop:
+            self._health.beat()
+            # A spare head, to which the group gives nothing, is well too.
+            self._tell_health(is_ready=self._feed.has_joined)
+            await self.sleep(_BEAT_S)
+
+    async def _tend(self, cluster: int, shard: _Shard) -> None:
+        """Do what is due for one cluster, until it is let go."""
+        while not (shard.is_closed or self.should_stop):
+            # The lock is free between two steps: batches, and the group, get their turn.
+            async with shard.lock:
+                try:
+                    is_ours = self._shards.get(cluster) is shard
+                    may_be_more = is_ours and await self._step(cluster, shard)
+                except TransactionFailedError as error:
+                    self._step_back(cluster, shard, error)
+                    return
+            if not may_be_more:
+                await self.sleep(_TICK_S)
+
+    def _step_back(self, cluster: int, shard: _Shard, error: TransactionFailedError) -> None:
+        """Let go of a cluster whose state only the ledger knows now, and take it over anew."""
+        log.warning("cluster %d is let go: %s", cluster, error)
+        self._drop(cluster, shard)
+        # Who has lost the partition is told so by the group anyway.
+        if not isinstance(error, OwnershipLostError):
+            self._feed.rejoin()
+
+    async def _step(self, cluster: int, shard: _Shard) -> bool:
+        """Do one thing that is due; return whether there may be more."""
+        moment_ms = now_ms()
+        if shard.unpublished is not None:
+            return await self._publish(cluster, shard, shard.unpublished, moment_ms)
+        window = shard.head.needs_end_offset(moment_ms)
+        if window is not None and not await self._ask_end(cluster, shard, window):
+            return False
+        if not shard.head.is_ready():
+            return False
+        await self._release(cluster, shard)
+        return True
+
+    async def _ask_end(self, cluster: int, shard: _Shard, window: int) -> bool:
+        try:
+            end = await self._blocking(self._ends.end_offset, self._names.updates, cluster)
+        except KafkaException as error:
+            log.warning("cluster %d: the log's end cannot be asked for: %s", cluster, error)
+            return False
+        shard.head.expect(window, end)
+        self._metrics.observe_lag(cluster, max(0, end - shard.head.position))
+        return True
+
+    async def _release(self, cluster: int, shard: _Shard) -> None:
+        """Steps 1 to 3 of sealing a window: charge, sum and noise, one transaction."""
+        with _stage(self._metrics, "seal"):
+            cell = await self._blocking(shard.head.seal, now_ms())
+        with _stage(self._metrics, "transaction"):
+            await self._blocking(self._write, shard, cell)
+        rewind = shard.head.commit(cell)
+        if rewind is not None:
+            shard.epoch = self._feed.seek(cluster, rewind)
+        if cell.release is not None:
+            shard.unpublished = Unpublished(cell.window, cell.release)
+        elif cell.ledger_record is not None:
+            log.error("cluster %d: the budget is spent; nothing more is released", cluster)
+        self._metrics.observe_sealed(cell, now_ms(), shard.head.spent_units)
+
+    def _write(self, shard: _Shard, cell: SealedCell) -> None:
+        key = str(cell.cluster).encode()
+        records = []
+        if cell.ledger_record is not None:
+            records.append(
+                OutgoingRecord(self._names.ledger, cell.cluster, key, cell.ledger_record)
+            )
+        if cell.release is not None:
+            records.append(OutgoingRecord(self._names.outbox, cell.cluster, key, cell.release))
+        resume = TopicPartition(self._names.updates, cell.cluster, cell.resume_offset)
+        shard.writer.write(records, resume, shard.metadata)
+
+    async def _publish(
+        self, cluster: int, shard: _Shard, unpublished: Unpublished, moment_ms: int
+    ) -> bool:
+        """Step 4: publish what has committed, at the time that the plan says."""
+        due_ms = self._plan.window_end_ms(unpublished.window) + self._plan.release_delay_ms
+        if moment_ms < due_ms:
+            return False
+        with _stage(self._metrics, "publish"):
+            is_public = await self._blocking(self._publisher.publish, cluster, unpublished.data)
+        if is_public:
+            shard.unpublished = None
+            self._metrics.observe_published(unpublished.window, now_ms())
+        return is_public
+
+    def _drop(self, cluster: int, shard: _Shard) -> None:
+        if not shard.is_closed:
+            shard.is_closed = True
+            self._metrics.observe_closed(cluster)
+        if self._shards.get(cluster) is shard:
+            del self._shards[cluster]
+
+    def _tell_health(self, *, is_ready: bool) -> None:
+        self._health.is_ready = is_ready
+        self._health.details = {
+            "clusters": sorted(self._shards),
+            "refused": {str(cluster): why for cluster, why in sorted(self._refused.items())},
+        }
+
+    async def _blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await self.loop.run_in_executor(self._pool, lambda: call(*args, **kwargs))
+
+
+class _stage:  # noqa: N801 - reads as the verb it is: with _stage(...)
+    """Times a stage of a release."""
+
+    def __init__(self, metrics: HeadMetrics, name: str) -> None:
+        self._metrics = metrics
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._metrics.observe_stage(self._name, time.perf_counter() - self._begin)

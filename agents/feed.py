@@ -1,0 +1,284 @@
+"""Record batches of one topic, from a confluent-kafka consumer to a Faust channel.
+
+Faust's own consumer makes four tasks a message and derives offsets that lose data; here one
+thread owns the consumer, and the event loop sees whole batches (FAUST notes, variant D). The
+group's callbacks are the gate: a partition's owner has restored it before its first record is
+fetched, and has let go of it before another worker can get it.
+
+Only the thread touches the consumer: its calls exclude each other in a way that starves whoever
+else waits. Whatever else is asked of it is therefore queued, and done between two fetches.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from faust.types import ChannelT
+from mode import Service
+
+from stream.aggregation.intake import Record
+
+from .kafka_edge import client_log
+from .record_batch import PartitionOwner, RecordBatch
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.02
+_RETRY_S = 0.5
+_STOP_TIMEOUT_S = 8.0
+# The records that were to be read next are gone, or we may not have them.
+_LOG_CHANGED = frozenset(
+    {
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+    }
+)
+_T = TypeVar("_T")
+
+
+class WrongTimestampsError(Exception):
+    """The topic's records carry the producers' own times, so windows could be forged."""
+
+
+class PartitionFeed(Service):
+    """The consumer thread of one topic and group."""
+
+    def __init__(
+        self,
+        *,
+        config: Mapping[str, str],
+        topic: str,
+        group: str,
+        session_timeout_ms: int,
+        isolation_level: str,
+        batch_records: int,
+        owner: PartitionOwner,
+        channel: ChannelT[RecordBatch],
+        unsafe_any_timestamps: bool = False,
+    ) -> None:
+        """Set up; nothing is connected before the service starts.
+
+        Args:
+            config: How to reach the broker.
+            topic: The topic to read.
+            group: The consumer group.
+            session_timeout_ms: Silence after which the group gives our partitions away.
+            isolation_level: ``read_committed`` or ``read_uncommitted``.
+            batch_records: Most records in one batch.
+            owner: Who restores and releases partitions.
+            channel: Where the batches go; its size bounds the memory.
+            unsafe_any_timestamps: Take records that carry the producers' own times, which
+                anybody can forge. For librdkafka's mock cluster, which has no others.
+        """
+        super().__init__()
+        self._config = {
+            **config,
+            "log_level": "6",
+            "group.id": group,
+            "session.timeout.ms": session_timeout_ms,
+            "heartbeat.interval.ms": max(100, session_timeout_ms // 10),
+            "isolation.level": isolation_level,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            # Eager assignment: every rebalance rebuilds the state from what is durable.
+            "partition.assignment.strategy": "roundrobin",
+            "fetch.queue.backoff.ms": 5,
+            "fetch.wait.max.ms": 50,
+            "queued.max.messages.kbytes": 32 * 1024,
+        }
+        self._topic = topic
+        self._batch_records = batch_records
+        self._owner = owner
+        self._channel = channel
+        self._unsafe_any_timestamps = unsafe_any_timestamps
+        self._commands: queue.SimpleQueue[Callable[[Consumer], None]] = queue.SimpleQueue()
+        self._epoch_by_partition: dict[int, int] = {}
+        self._position_by_partition: dict[int, int] = {}
+        self._retry_at: dict[int, float] = {}
+        # next() of it is atomic: both the loop and the thread number epochs.
+        self._epochs = itertools.count(1)
+        self._stop_thread = threading.Event()
+        self._joined = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    async def on_start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name=f"feed-{self._topic}", daemon=True)
+        self._thread.start()
+
+    async def on_stop(self) -> None:
+        """Leave the group, after what is running has finished."""
+        self._stop_thread.set()
+        thread = self._thread
+        if thread is not None:
+            await self.loop.run_in_executor(None, thread.join, _STOP_TIMEOUT_S)
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether the group has answered, be it with no partition at all."""
+        return self._joined.is_set()
+
+    def seek(self, partition: int, offset: int) -> int:
+        """Ask for the partition's records from ``offset`` on; return the epoch they will carry."""
+        epoch = next(self._epochs)
+        self._commands.put(partial(self._seek, partition, offset, epoch))
+        return epoch
+
+    def rejoin(self) -> None:
+        """Ask the group for a new assignment, so that every partition is opened anew."""
+        self._commands.put(self._rejoin)
+
+    def _run(self) -> None:
+        consumer = Consumer(self._config, logger=client_log())
+        try:
+            self._subscribe(consumer)
+            while not self._stop_thread.is_set():
+                self._carry_out_commands(consumer)
+                self._deliver(self._fetch(consumer))
+            consumer.close()
+        except concurrent.futures.CancelledError:
+            log.info("the event loop is closing; the consumer stops without it")
+        except BaseException as error:  # noqa: BLE001 - a thread's error must reach the worker
+            self._in_loop_soon(self._report(error))
+
+    def _subscribe(self, consumer: Consumer) -> None:
+        consumer.subscribe(
+            [self._topic],
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_revoke,
+        )
+
+    async def _report(self, error: BaseException) -> None:
+        log.error("reading %s failed: %r", self._topic, error, exc_info=error)
+        await self.crash(error)
+
+    def _fetch(self, consumer: Consumer) -> list[Message]:
+        first = consumer.poll(_POLL_S)
+        if first is None:
+            return []
+        # poll() waits for one message only; what else has arrived comes with it.
+        return [first, *consumer.consume(self._batch_records - 1, 0)]
+
+    def _deliver(self, messages: Iterable[Message]) -> None:
+        records: dict[int, list[Record]] = {}
+        ends: dict[int, int] = {}
+        for message in messages:
+            error, partition, offset = message.error(), message.partition(), message.offset()
+            if partition is None or offset is None or partition not in self._epoch_by_partition:
+                continue  # told to the log by the client itself, or no longer ours
+            if error is None:
+                records.setdefault(partition, []).append(self._record(message, offset))
+                self._position_by_partition[partition] = offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                records.setdefault(partition, [])
+                ends[partition] = offset
+            else:
+                self._recover(partition, error)
+        for partition, batch in records.items():
+            epoch = self._epoch_by_partition[partition]
+            self._put(RecordBatch(partition, epoch, batch, ends.get(partition)))
+
+    def _record(self, message: Message, offset: int) -> Record:
+        kind, timestamp_ms = message.timestamp()
+        if kind != TIMESTAMP_LOG_APPEND_TIME and not self._unsafe_any_timestamps:
+            raise WrongTimestampsError(
+                f"{message.topic()} does not stamp records with the broker's time: set "
+                "message.timestamp.type=LogAppendTime on the topic (sdp topics create does)"
+            )
+        return Record(offset, timestamp_ms, message.value())
+
+    def _recover(self, partition: int, error: KafkaError) -> None:
+        """Read on where the client stopped, unless the log is not what it was."""
+        if error.fatal() or error.code() in _LOG_CHANGED:
+            raise KafkaException(error)
+        # With auto.offset.reset=error the client stops at whatever it cannot resolve itself, for
+        # example a leader's epoch after a broker came back: only a seek starts it again.
+        log.warning("%s partition %d: %s; reading on", self._topic, partition, error.str())
+        self._retry_at[partition] = time.monotonic() + _RETRY_S
+
+    def _put(self, batch: RecordBatch) -> None:
+        # Faust's channels carry any value; their types know only events.
+        put = self._channel.put(batch)  # type: ignore[arg-type]
+        future = asyncio.run_coroutine_threadsafe(put, self.loop)
+        while not self._stop_thread.is_set():
+            try:
+                future.result(timeout=0.5)
+            except concurrent.futures.TimeoutError:
+                continue
+            return
+        future.cancel()
+
+    def _carry_out_commands(self, consumer: Consumer) -> None:
+        now = time.monotonic()
+        for partition in [p for p, due in self._retry_at.items() if due <= now]:
+            del self._retry_at[partition]
+            offset = self._position_by_partition[partition]
+            consumer.seek(TopicPartition(self._topic, partition, offset))
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._commands.get_nowait()(consumer)
+
+    def _seek(self, partition: int, offset: int, epoch: int, consumer: Consumer) -> None:
+        # A partition that was opened anew since has a newer epoch, and is left alone.
+        if self._epoch_by_partition.get(partition, epoch) < epoch:
+            consumer.seek(TopicPartition(self._topic, partition, offset))
+            self._epoch_by_partition[partition] = epoch
+            self._position_by_partition[partition] = offset
+
+    def _rejoin(self, consumer: Consumer) -> None:
+        consumer.unsubscribe()
+        self._subscribe(consumer)
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        metadata = consumer.consumer_group_metadata()
+        epochs = {partition.partition: next(self._epochs) for partition in partitions}
+        offsets = self._in_loop(self._open_all(epochs, metadata))
+        taken = []
+        for partition, offset in offsets.items():
+            if offset is not None:
+                self._epoch_by_partition[partition] = epochs[partition]
+                self._position_by_partition[partition] = offset
+                taken.append(TopicPartition(self._topic, partition, offset))
+        consumer.assign(taken)
+        self._joined.set()
+
+    async def _open_all(self, epochs: Mapping[int, int], metadata: object) -> dict[int, int | None]:
+        opened = await asyncio.gather(
+            *(self._owner.open_partition(p, epoch, metadata) for p, epoch in epochs.items())
+        )
+        return dict(zip(epochs, opened, strict=True))
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            self._epoch_by_partition.pop(partition.partition, None)
+            self._retry_at.pop(partition.partition, None)
+            self._in_loop(self._owner.close_partition(partition.partition))
+        consumer.unassign()
+
+    def _in_loop(self, coroutine: Coroutine[object, object, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def _in_loop_soon(self, coroutine: Coroutine[object, object, None]) -> None:
+        if self.loop.is_closed():
+            coroutine.close()
+            return
+        asyncio.run_coroutine_threadsafe(coroutine, self.loop)

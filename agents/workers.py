@@ -1,0 +1,192 @@
+"""Puts a worker together: settings and plan in, a running role out. The roles' only `main`."""
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.errors import PlanError
+from stream.metrics import GlobalMetrics, HeadMetrics, Registries
+from stream.privacy.noise import NoiseSource, RoundedGaussian
+from stream.privacy.plan import PrivacyPlan
+
+from .app import CHANNEL_BATCHES, RoleApp, add_agent, make_app, run_worker
+from .cluster_head import HeadService
+from .global_model import GlobalService
+from .kafka_edge import LogEnds, connection
+from .model_opener import ModelOpener
+from .observability import Endpoints, Health
+from .partition import ClusterOpener
+from .publisher import Publisher
+from .settings import Settings, SettingsError
+from .topics import check_mock_topics, check_topics, topics_of
+
+# A batch is bounded in bytes through the size that an update of the plan has.
+_BATCH_BYTES = 8 << 20
+_MOST_BATCH_RECORDS = 2000
+_UPDATE_OVERHEAD_BYTES = 256
+
+
+def run_head(
+    settings: Settings,
+    plan: PrivacyPlan,
+    noise: NoiseSource | None = None,
+    *,
+    unsafe_mock_broker: bool = False,
+) -> NoReturn:
+    """Run a cluster head until it is stopped.
+
+    Args:
+        settings: Of this process.
+        plan: The plan.
+        noise: The noise source; by default exact, from the operating system's entropy. Anything
+            else voids the guarantee and is for tests.
+        unsafe_mock_broker: The broker is librdkafka's mock cluster (any other is refused): its
+            topics have no configuration to check, and windows are decided by the producers'
+            clocks. This voids the guarantee, and is for demonstrations on invented clients.
+
+    Raises:
+        TopicError: topics are missing or do not fit the plan.
+        SettingsError: a port for the metrics is taken.
+        KafkaException: the broker cannot be asked.
+    """
+    config = connection(settings.bootstrap_servers, settings.kafka_options)
+    _check(settings, config, plan, unsafe_mock_broker=unsafe_mock_broker)
+    registries, health = Registries(plan), Health("head")
+    largest = max(spec.max_message_bytes for spec in topics_of(plan))
+    app = make_app(f"sdp-head-{plan.plan_id_hex}")
+    channel = app.channel(maxsize=CHANNEL_BATCHES)
+    service = HeadService(
+        app=app,
+        channel=channel,
+        plan=plan,
+        opener=ClusterOpener(settings, plan, config, noise or RoundedGaussian(os.urandom), largest),
+        publisher=Publisher(
+            config,
+            plan,
+            request_timeout_s=settings.request_timeout_s,
+            max_message_bytes=largest,
+        ),
+        ends=LogEnds(config, settings.request_timeout_s),
+        feed_options=_feed_options(
+            settings, config, plan, largest, unsafe_mock_broker=unsafe_mock_broker
+        ),
+        metrics=HeadMetrics(registries, plan),
+        health=health,
+    )
+    app.service(service)  # type: ignore[arg-type]  # an instance is as good as a class
+    add_agent(app, channel, service.take)
+    _run(app, settings, registries, health)
+
+
+def run_global(
+    settings: Settings,
+    plan: PrivacyPlan,
+    initial_weights: NDArray[np.float64],
+    *,
+    unsafe_mock_broker: bool = False,
+) -> NoReturn:
+    """Run a global agent until it is stopped.
+
+    Args:
+        settings: Of this process.
+        plan: The plan.
+        initial_weights: Shape ``(dimension,)``; used where no model was ever published.
+        unsafe_mock_broker: See `run_head`.
+
+    Raises:
+        TopicError: topics are missing or do not fit the plan.
+        SettingsError: a port for the metrics is taken.
+        KafkaException: the broker cannot be asked.
+    """
+    config = connection(settings.bootstrap_servers, settings.kafka_options)
+    _check(settings, config, plan, unsafe_mock_broker=unsafe_mock_broker)
+    registries, health = Registries(plan), Health("global")
+    largest = max(spec.max_message_bytes for spec in topics_of(plan))
+    app = make_app(f"sdp-global-{plan.plan_id_hex}")
+    channel = app.channel(maxsize=CHANNEL_BATCHES)
+    service = GlobalService(
+        app=app,
+        channel=channel,
+        plan=plan,
+        opener=ModelOpener(settings, plan, config, initial_weights, largest),
+        ends=LogEnds(config, settings.request_timeout_s),
+        feed_options=_feed_options(
+            settings, config, plan, largest, unsafe_mock_broker=unsafe_mock_broker
+        ),
+        metrics=GlobalMetrics(registries),
+        health=health,
+    )
+    app.service(service)  # type: ignore[arg-type]  # an instance is as good as a class
+    add_agent(app, channel, service.take)
+    _run(app, settings, registries, health)
+
+
+def read_initial_weights(path: Path | None, plan: PrivacyPlan) -> NDArray[np.float64]:
+    """Return the weights in a ``.npy`` file, flattened, or zeros without a file.
+
+    Raises:
+        PlanError: the file does not hold ``dimension`` finite numbers.
+    """
+    if path is None:
+        return np.zeros(plan.dimension)
+    try:
+        with path.open("rb") as file:
+            # np.load would also take archives and pickles.
+            array = np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise PlanError(f"the weights {path} cannot be read: {error}") from error
+    if array.dtype.kind not in "fiu":
+        raise PlanError(f"{path} must hold real numbers, not {array.dtype}")
+    weights: NDArray[np.float64] = array.astype(np.float64).ravel()
+    if weights.size != plan.dimension or not np.isfinite(weights).all():
+        raise PlanError(f"{path} must hold {plan.dimension} finite numbers, as the plan says")
+    return weights
+
+
+def _check(
+    settings: Settings, config: dict[str, str], plan: PrivacyPlan, *, unsafe_mock_broker: bool
+) -> None:
+    if unsafe_mock_broker:
+        check_mock_topics(config, plan)
+    else:
+        check_topics(config, plan, request_timeout_s=settings.request_timeout_s)
+
+
+def _feed_options(
+    settings: Settings,
+    config: dict[str, str],
+    plan: PrivacyPlan,
+    largest: int,
+    *,
+    unsafe_mock_broker: bool,
+) -> dict[str, object]:
+    update_bytes = plan.dimension * (1 if plan.update_dtype == "int8" else 2)
+    fitting = _BATCH_BYTES // (update_bytes + _UPDATE_OVERHEAD_BYTES)
+    return {
+        "config": {**config, "max.partition.fetch.bytes": str(max(1 << 20, largest))},
+        "session_timeout_ms": settings.session_timeout_ms,
+        "batch_records": max(1, min(_MOST_BATCH_RECORDS, fitting)),
+        "unsafe_any_timestamps": unsafe_mock_broker,
+    }
+
+
+def _run(app: RoleApp, settings: Settings, registries: Registries, health: Health) -> NoReturn:
+    try:
+        Endpoints(
+            registries,
+            health,
+            host=settings.metrics_host,
+            operator_port=settings.operator_port,
+            public_port=settings.public_port,
+        )
+    except OSError as error:
+        raise SettingsError(
+            f"no metrics can be served: {error}. Is another worker on this machine? Set "
+            f"SDP_OPERATOR_PORT (now {settings.operator_port}) and SDP_PUBLIC_PORT (now "
+            f"{settings.public_port}) to free ports, or to 0 for any; SDP_METRICS_HOST is "
+            f"{settings.metrics_host}"
+        ) from error
+    run_worker(app, settings.log_level)

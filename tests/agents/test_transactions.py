@@ -1,0 +1,292 @@
+"""One transaction: all of it is there for readers, or nothing of it is."""
+
+import contextlib
+import threading
+import time
+import uuid
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from agents.kafka_edge import LogEnds, connection, read_tail, retry_while_away
+from agents.transactions import (
+    FencedError,
+    OutgoingRecord,
+    OwnershipLostError,
+    TransactionalWriter,
+    TransactionFailedError,
+)
+
+pytestmark = pytest.mark.integration
+
+_EVERY = 10_000
+
+
+class Topics:
+    """The topics of one test: two to write to, one whose offsets are committed."""
+
+    def __init__(self, servers, prefix):
+        self.config = connection(servers, {})
+        self.ledger, self.outbox, self.updates = (
+            f"{prefix}.{name}" for name in ("ledger", "outbox", "updates")
+        )
+        self.group = f"{prefix}-group"
+        new = [NewTopic(name, 1, 1) for name in (self.ledger, self.outbox, self.updates)]
+        admin = AdminClient(self.config)  # must outlive its futures
+        for future in admin.create_topics(new).values():
+            future.result()
+
+    def writer(self, transaction_timeout_ms=60_000):
+        return TransactionalWriter(
+            self.config,
+            f"{self.group}-writer",
+            transaction_timeout_ms=transaction_timeout_ms,
+            request_timeout_s=5,
+            max_message_bytes=1 << 20,
+        )
+
+    def records(self, value):
+        return [OutgoingRecord(name, 0, b"0", value) for name in (self.ledger, self.outbox)]
+
+    def committed(self, topic):
+        """All that a reader of committed records sees."""
+        return read_tail(self.config, topic, 0, _EVERY, bytes).values
+
+    def end(self, topic):
+        return LogEnds(self.config, 10).end_offset(topic, 0)
+
+    def group_offset(self):
+        return LogEnds(self.config, 10).committed_offset(self.group, self.updates, 0)
+
+
+@pytest.fixture
+def topics(bootstrap_servers, topic_prefix):
+    return Topics(bootstrap_servers, topic_prefix)
+
+
+class Member:
+    """A member of the consumer group."""
+
+    def __init__(self, topics):
+        config = {"group.id": topics.group, "auto.offset.reset": "earliest"}
+        self.consumer = Consumer(topics.config | config)
+        self.consumer.subscribe([topics.updates], on_assign=self._on_assign)
+        self.generations = 0
+
+    def _on_assign(self, *_):
+        self.generations += 1
+
+    def metadata(self):
+        return self.consumer.consumer_group_metadata()
+
+
+@pytest.fixture
+def join(topics):
+    """Let a member join, and every member see the generation that follows."""
+    members = []
+
+    def one_more():
+        members.append(Member(topics))
+        before = [member.generations for member in members]
+        deadline = time.monotonic() + 30
+        while any(m.generations == b for m, b in zip(members, before, strict=True)):
+            assert time.monotonic() < deadline, "the group does not settle"
+            for member in members:
+                member.consumer.poll(0.05)
+        return members[-1]
+
+    yield one_more
+    for member in members:
+        member.consumer.close()
+
+
+def test_records_of_all_topics_and_the_offset_are_there_after_the_commit(topics, join):
+    member = join()
+    writer = topics.writer()
+    writer.fence()
+    assert topics.group_offset() is None
+
+    resume = TopicPartition(topics.updates, 0, 7)
+    writer.write(topics.records(b"one"), resume, member.metadata())
+    writer.write(topics.records(b"two"))
+    assert topics.committed(topics.ledger) == [b"one", b"two"]
+    assert topics.committed(topics.outbox) == [b"one", b"two"]
+    assert topics.group_offset() == 7
+
+
+def test_what_an_earlier_producer_left_open_is_aborted_by_the_fence(topics):
+    first = Producer(topics.config | {"transactional.id": f"{topics.group}-writer"})
+    first.init_transactions(10)
+    first.begin_transaction()
+    first.produce(topics.ledger, b"never to be seen", partition=0)
+    assert first.flush(10) == 0
+    assert topics.end(topics.ledger) == 1
+
+    writer = topics.writer()
+    writer.fence()
+    writer.write(topics.records(b"one"))
+    assert topics.committed(topics.ledger) == [b"one"]
+
+
+def test_a_second_writer_of_the_same_identity_fences_the_first(topics):
+    first, second = topics.writer(), topics.writer()
+    first.fence()
+    first.write(topics.records(b"before"))
+    second.fence()
+    with pytest.raises(FencedError, match=f"{topics.group}-writer"):
+        first.write(topics.records(b"of a zombie"))
+    second.write(topics.records(b"after"))
+    assert topics.committed(topics.ledger) == [b"before", b"after"]
+    assert topics.committed(topics.outbox) == [b"before", b"after"]
+
+    with pytest.raises((FencedError, TransactionFailedError)):
+        first.write(topics.records(b"of a zombie that tries again"))
+    assert topics.committed(topics.ledger) == [b"before", b"after"]
+
+
+def test_a_member_of_an_earlier_generation_writes_nothing(topics, join):
+    writer = topics.writer()
+    writer.fence()
+    stays = join()
+    stale = stays.metadata()
+    join()
+
+    resume = TopicPartition(topics.updates, 0, 7)
+    with pytest.raises(OwnershipLostError):
+        writer.write(topics.records(b"too late"), resume, stale)
+    assert topics.committed(topics.ledger) == []
+    assert topics.committed(topics.outbox) == []
+    assert topics.group_offset() is None
+
+    # The writer itself is well: with the generation that is, it writes.
+    writer.write(topics.records(b"in time"), resume, stays.metadata())
+    assert topics.committed(topics.ledger) == [b"in time"]
+    assert topics.group_offset() == 7
+
+
+def test_a_member_that_has_left_the_group_writes_nothing(topics, join):
+    writer = topics.writer()
+    writer.fence()
+    leaves = Member(topics)
+    while not leaves.generations:
+        leaves.consumer.poll(0.05)
+    stale = leaves.metadata()
+    leaves.consumer.close()
+    join()
+
+    with pytest.raises(OwnershipLostError):
+        writer.write(topics.records(b"too late"), TopicPartition(topics.updates, 0, 7), stale)
+    assert topics.committed(topics.ledger) == []
+    assert topics.group_offset() is None
+
+
+class Numbers(threading.Thread):
+    """Writes 0, 1, 2 ... in a transaction each; after a failure a new writer reads and goes on."""
+
+    def __init__(self, topics, transaction_timeout_ms):
+        super().__init__()
+        self.written = []
+        self.error = None
+        self.failures = []
+        self._topics = topics
+        self._timeout_ms = transaction_timeout_ms
+        self._stop_writing = threading.Event()
+        self._take_over()
+
+    def run(self):
+        try:
+            while not self._stop_writing.is_set():
+                value = b"%d" % len(self.written)
+                try:
+                    self._writer.write(self._topics.records(value))
+                    self.written.append(value)
+                # A transaction that outlived its time-out looks like a fenced producer.
+                except (TransactionFailedError, FencedError) as failure:
+                    self.failures.append(failure)
+                    self._take_over_again()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def _take_over_again(self):
+        # The end of a transaction that timed out may come between, as another fence would.
+        with contextlib.suppress(FencedError):
+            return retry_while_away("taking over", self._take_over)
+        return self._take_over_again()
+
+    def _take_over(self):
+        """What a head does at each opening: fence, then read what is durable."""
+        self._writer = self._topics.writer(self._timeout_ms)
+        self._writer.fence()
+        self.written = self._topics.committed(self._topics.ledger)
+
+    def wait_for(self, count):
+        deadline = time.monotonic() + 60
+        while len(self.written) < count and self.error is None:
+            assert time.monotonic() < deadline, f"{len(self.written)} of {count} are written"
+            time.sleep(0.002)
+
+    def stop(self):
+        self._stop_writing.set()
+        self.join(30)
+
+
+@pytest.mark.slow
+def test_a_broker_that_goes_away_during_commits_loses_and_repeats_nothing(native_broker):
+    names = [f"test-{uuid.uuid4().hex[:12]}" for _ in range(2)]
+    patient, hasty = (Topics(native_broker.bootstrap_servers, name) for name in names)
+    # The second one's transaction is over before the broker is back.
+    threads = [Numbers(patient, 60_000), Numbers(hasty, 1000)]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.wait_for(20)
+        native_broker.kill()
+        before = [len(thread.written) for thread in threads]
+        native_broker.restart()
+        for thread, count in zip(threads, before, strict=True):
+            thread.wait_for(count + 3)
+    finally:
+        for thread in threads:
+            thread.stop()
+
+    assert [thread.error for thread in threads] == [None, None]
+    for topics, thread in zip((patient, hasty), threads, strict=True):
+        numbers = [b"%d" % number for number in range(len(thread.written))]
+        assert topics.committed(topics.ledger) == thread.written == numbers
+        assert topics.committed(topics.outbox) == thread.written
+
+
+class _NeverAnswers:
+    """What librdkafka was seen to do when a broker went away and came back: nothing at all."""
+
+    def __init__(self, asleep):
+        self._asleep = asleep
+
+    def begin_transaction(self):
+        pass
+
+    def produce(self, *_, **__):
+        pass
+
+    def commit_transaction(self, _):
+        self._asleep.wait(60)
+
+
+def test_a_client_that_never_answers_is_given_up_and_the_next_writer_tells(topics):
+    writer = topics.writer()
+    writer.fence()
+    writer.write(topics.records(b"before"))
+    writer._timeout_s = 0.2
+    asleep = threading.Event()
+    writer._producer = _NeverAnswers(asleep)
+    try:
+        with pytest.raises(TransactionFailedError, match="did not come back"):
+            writer.write(topics.records(b"lost"))
+    finally:
+        asleep.set()
+    second = topics.writer()
+    second.fence()
+    second.write(topics.records(b"after"))
+    assert topics.committed(topics.ledger) == [b"before", b"after"]
