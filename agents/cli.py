@@ -17,12 +17,13 @@ from confluent_kafka import KafkaError, KafkaException
 from stream.errors import StreamError
 from stream.privacy.plan import PrivacyPlan
 
-from . import ledger as ledger_audit
 from .cli_audit import audit_command
 from .cli_kafka import kafka
 from .cli_plan import plan
 from .demo.command import demo
 from .kafka_edge import connection
+from .ledger import show as show_ledgers
+from .ledger import verify as verify_ledgers
 from .plan_file import read_plan
 from .settings import Settings, SettingsError, load_settings
 from .topics import TopicError, create_topics
@@ -193,7 +194,7 @@ def ledger() -> None:
 def ledger_show(settings: Settings, plan: PrivacyPlan, as_json: bool) -> None:
     """Show what each cluster has spent of its budget."""
     config = connection(settings.bootstrap_servers, settings.kafka_options)
-    shown = ledger_audit.show(config, plan)
+    shown = show_ledgers(config, plan)
     click.echo(json.dumps(shown.as_json(), indent=2) if as_json else shown.as_text())
 
 
@@ -203,7 +204,7 @@ def ledger_show(settings: Settings, plan: PrivacyPlan, as_json: bool) -> None:
 def ledger_verify(settings: Settings, plan: PrivacyPlan, as_json: bool) -> None:
     """Check every record, every charge and every release; exit 3 if anything does not fit."""
     config = connection(settings.bootstrap_servers, settings.kafka_options)
-    verified = ledger_audit.verify(config, plan)
+    verified = verify_ledgers(config, plan)
     click.echo(json.dumps(verified.as_json(), indent=2) if as_json else verified.as_text())
     if not verified.verified:
         sys.exit(ANSWER_IS_NO)
