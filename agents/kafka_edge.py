@@ -102,31 +102,33 @@ def read_tail(
     """Return what ``keep`` makes of the newest ``count`` committed records of a partition.
 
     Walks back from the end until there are enough, so a long topic costs no more than its tail.
+    Where a transaction is not decided yet, for example since a broker comes back and has still
+    to finish one that was committed, its outcome is waited for: a tail that lacks it would be
+    an older truth.
 
     Raises:
         KafkaException: the broker cannot be asked.
-        TimeoutError: it did not answer within a minute.
+        TimeoutError: it did not answer, or did not decide a transaction, within a minute.
     """
-    consumer = Consumer(
-        {
-            **config,
-            "group.id": "sdp-reader",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-            # The end of a quiet topic is told when the broker's wait for more is over.
-            "fetch.wait.max.ms": 10,
-        }
-    )
+    common: dict[str, str | int | bool] = {
+        **config,
+        "group.id": "sdp-reader",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+        # The end of a quiet topic is told when the broker's wait for more is over.
+        "fetch.wait.max.ms": 10,
+    }
+    where = TopicPartition(topic, partition)
+    begin, end = _watermarks({**common, "isolation.level": "read_uncommitted"}, where)
+    consumer = Consumer({**common, "isolation.level": "read_committed"})
     try:
-        begin, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
         reach = _REACH * count
         while True:
             start = max(begin, end - reach)
             consumer.assign([TopicPartition(topic, partition, start)])
             values: deque[_T] = deque(maxlen=count + 1)
-            for value in _until_end(consumer, f"{topic} partition {partition}"):
+            for value in _until(consumer, end, f"{topic} partition {partition}"):
                 values.append(keep(value))
             if len(values) >= count or start == begin:
                 is_complete = start == begin and len(values) <= count
@@ -136,7 +138,17 @@ def read_tail(
         consumer.close()
 
 
-def _until_end(consumer: Consumer, where: str) -> Iterator[bytes]:
+def _watermarks(config: Mapping[str, str | int | bool], where: TopicPartition) -> tuple[int, int]:
+    """Return where a partition begins and ends, undecided transactions included."""
+    consumer = Consumer(dict(config))
+    try:
+        begin, end = consumer.get_watermark_offsets(where, timeout=30)
+    finally:
+        consumer.close()
+    return begin, end
+
+
+def _until(consumer: Consumer, end: int, where: str) -> Iterator[bytes]:
     deadline = time.monotonic() + _READ_TIMEOUT_S
     while time.monotonic() < deadline:
         message = consumer.poll(1.0)
@@ -145,10 +157,10 @@ def _until_end(consumer: Consumer, where: str) -> Iterator[bytes]:
         error = message.error()
         if error is None:
             yield message.value() or b""
-        elif error.code() == KafkaError._PARTITION_EOF:
-            return
-        else:
+        elif error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
+        elif (message.offset() or 0) >= end:
+            return
     raise TimeoutError(f"the end of {where} was not reached in a minute")
 
 

@@ -85,8 +85,16 @@ class TransactionalWriter:
             }
         )
 
-    def fence(self) -> None:
-        """Shut out every earlier producer of this identity; finish or abort what it left open.
+    def fence(self, settle: Sequence[tuple[str, int]] = ()) -> None:
+        """Shut out every earlier producer of this identity; decide what it left open.
+
+        A broker that was killed may come back with a record in a partition of which its
+        transaction coordinator knows nothing: fencing does not decide it, and the next commit
+        of this identity would commit it too. An aborted transaction over the partitions of
+        ``settle`` decides it, before anything is read or written.
+
+        Args:
+            settle: Topics and partitions that this identity alone writes to.
 
         Raises:
             FencedError: another producer took the identity at the same time.
@@ -94,9 +102,20 @@ class TransactionalWriter:
         """
         try:
             self._bounded(lambda: self._producer.init_transactions(self._timeout_s))
+            if settle:
+                self._settle(settle)
         except KafkaException as exception:
             self._refuse_fenced("fence", exception)
             raise
+
+    def _settle(self, partitions: Sequence[tuple[str, int]]) -> None:
+        self._producer.begin_transaction()
+        for topic, partition in partitions:
+            # A key, since compacted topics take nothing without one.
+            self._producer.produce(topic, b"", b"fence", partition=partition)
+        if self._producer.flush(self._timeout_s):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the fence is not written"))
+        self._bounded(lambda: self._producer.abort_transaction(self._timeout_s))
 
     def write(
         self,

@@ -62,7 +62,14 @@ def run_head(
         app=app,
         channel=channel,
         plan=plan,
-        opener=ClusterOpener(settings, plan, config, noise or RoundedGaussian(os.urandom), largest),
+        opener=ClusterOpener(
+            settings,
+            plan,
+            config,
+            noise or RoundedGaussian(os.urandom),
+            largest,
+            unsafe_mock_broker=unsafe_mock_broker,
+        ),
         publisher=Publisher(
             config,
             plan,
@@ -111,7 +118,14 @@ def run_global(
         app=app,
         channel=channel,
         plan=plan,
-        opener=ModelOpener(settings, plan, config, initial_weights, largest),
+        opener=ModelOpener(
+            settings,
+            plan,
+            config,
+            initial_weights,
+            largest,
+            unsafe_mock_broker=unsafe_mock_broker,
+        ),
         ends=LogEnds(config, settings.request_timeout_s),
         feed_options=_feed_options(
             settings, config, plan, largest, unsafe_mock_broker=unsafe_mock_broker

@@ -1,6 +1,7 @@
 """Small reads of Kafka, on logs with gaps: aborted transactions, control records, deletions."""
 
 import logging
+import threading
 import time
 import uuid
 
@@ -47,6 +48,12 @@ class Log:
     def abort(self, *values):
         self.begin(*values)
         self._transactional.abort_transaction(30)
+
+    def abort_open(self):
+        self._transactional.abort_transaction(30)
+
+    def commit_open(self):
+        self._transactional.commit_transaction(30)
 
     def delete_below(self, offset):
         where = TopicPartition(self.topic, 0, offset)
@@ -118,10 +125,14 @@ def test_a_log_of_nothing_but_aborted_records_has_an_empty_tail(log):
 
 
 @pytest.mark.integration
-def test_the_tail_ends_before_an_open_transaction(log):
-    log.commit(b"old")
-    log.begin(b"open")
-    assert log.tail(5).values == [b"old"]
+def test_an_open_transaction_is_waited_for_whichever_way_it_ends(log):
+    log.append(b"before")
+    for end, values in ((log.abort_open, [b"before"]), (log.commit_open, [b"before", b"open"])):
+        log.begin(b"open")
+        decided = threading.Timer(1.0, end)
+        decided.start()
+        assert log.tail(10).values == values
+        decided.join()
 
 
 @pytest.mark.integration

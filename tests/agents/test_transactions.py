@@ -217,7 +217,7 @@ class Numbers(threading.Thread):
     def _take_over(self):
         """What a head does at each opening: fence, then read what is durable."""
         self._writer = self._topics.writer(self._timeout_ms)
-        self._writer.fence()
+        self._writer.fence([(self._topics.ledger, 0), (self._topics.outbox, 0)])
         self.written = self._topics.committed(self._topics.ledger)
 
     def wait_for(self, count):
