@@ -193,6 +193,7 @@ class GlobalService(Service):
             window == stepped.window for _, window in stepped.cells
         )
         lag_s = (now_ms() - self._plan.window_end_ms(stepped.window)) / 1000
+        self._tell_health()
         self._metrics.observe_model(version, stepped.window)
         self._metrics.observe_step(
             len(stepped.cells), missing, lag_s, stepped.noisy_count, stepped.update_norm

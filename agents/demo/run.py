@@ -13,7 +13,7 @@ from rich.console import Console
 
 from agents import ledger
 from agents.broker import Broker, BrokerError, free_port
-from agents.kafka_edge import connection
+from agents.kafka_edge import connection, now_ms
 from agents.local_kafka import start_broker
 from agents.topics import TopicError, create_topics, topics_of
 from schemas import MalformedMessageError
@@ -156,7 +156,7 @@ class _Run:
             f"waiting for {HEADS} heads, the global agent and the clients to be ready",
         )
         self._children.wait_until_healthy(_HEALTH_TIMEOUT_S)
-        if (late_ms := _now_ms() - self._plan.start_ms) > 0:
+        if (late_ms := now_ms() - self._plan.start_ms) > 0:
             _say(self._console, f"ready {late_ms / 1000:.1f} s after the first window began")
 
     def watch(self) -> None:
@@ -172,12 +172,12 @@ class _Run:
         ):
             last_ms = self._plan.window_end_ms(self._plan.horizon_windows - 1)
             deadline_ms = last_ms + _LAST_MODEL_TIMEOUT_MS
-            while not self.state.is_complete and _now_ms() < deadline_ms:
+            while not self.state.is_complete and now_ms() < deadline_ms:
                 watch.poll(_POLL_S)
                 self._children.check()
-                display.show(self.state, _now_ms())
+                display.show(self.state, now_ms())
             watch.finish()
-            display.show_last(self.state, _now_ms())
+            display.show_last(self.state, now_ms())
 
     def verify(self) -> LedgerFindings:
         """Stop the processes and read every ledger from its beginning."""
@@ -211,7 +211,7 @@ class _Run:
 
 def _plan(options: DemoOptions) -> PrivacyPlan:
     return demo_plan(
-        start_ms=_now_ms() + _START_DELAY_MS,
+        start_ms=now_ms() + _START_DELAY_MS,
         clients=options.clients,
         windows=options.windows,
         window_ms=options.window_ms,
@@ -251,7 +251,3 @@ def _delete_topics(config: Mapping[str, str], plan: PrivacyPlan) -> None:
 
 def _say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
