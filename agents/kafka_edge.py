@@ -98,13 +98,16 @@ def read_tail(
     partition: int,
     count: int,
     keep: Callable[[bytes], _T],
+    *,
+    only_committed: bool = True,
 ) -> Tail[_T]:
     """Return what ``keep`` makes of the newest ``count`` committed records of a partition.
 
     Walks back from the end until there are enough, so a long topic costs no more than its tail.
     Where a transaction is not decided yet, for example since a broker comes back and has still
     to finish one that was committed, its outcome is waited for: a tail that lacks it would be
-    an older truth.
+    an older truth. Without ``only_committed`` records count whatever became of their
+    transaction, and none is waited for.
 
     Raises:
         KafkaException: the broker cannot be asked.
@@ -121,7 +124,8 @@ def read_tail(
     }
     where = TopicPartition(topic, partition)
     begin, end = _watermarks({**common, "isolation.level": "read_uncommitted"}, where)
-    consumer = Consumer({**common, "isolation.level": "read_committed"})
+    isolation = "read_committed" if only_committed else "read_uncommitted"
+    consumer = Consumer({**common, "isolation.level": isolation})
     try:
         reach = _REACH * count
         while True:

@@ -18,6 +18,7 @@ from stream.global_model import GlobalModel, Stepped
 from stream.privacy.plan import PrivacyPlan
 
 from .kafka_edge import LogEnds, now_ms, read_tail
+from .recovery import Recovery
 from .settings import Settings
 from .transactions import OutgoingRecord, TransactionalWriter
 
@@ -69,6 +70,8 @@ class ModelOpener:
         )
         own = (self._names.model, self._names.model_state)
         writer.fence([(topic, 0) for topic in own] if self._settles else ())
+        if self._settles:
+            Recovery(self._config, self._names, writer).restore_model()
         deadline_ms = self._settings.merge_deadline_ms
         states = read_tail(self._config, self._names.model_state, 0, 1, bytes).values
         if states:

@@ -25,6 +25,7 @@ from stream.privacy.noise import NoiseSource
 from stream.privacy.plan import PrivacyPlan
 
 from .kafka_edge import LogEnds, Tail, now_ms, read_tail
+from .recovery import Recovery
 from .settings import Settings
 from .transactions import OutgoingRecord, TransactionalWriter
 
@@ -123,6 +124,10 @@ class ClusterOpener:
                 f"the ledger of cluster {cluster} was truncated: its records below offset "
                 f"{tail.begin} are gone. Restore the topic {self._names.ledger} from a backup, "
                 "or start a new plan on new topics."
+            )
+        if tail.values and self._settles:
+            tail = Recovery(self._config, self._names, writer).restore_cluster(
+                self._plan, cluster, tail
             )
         outbox = read_tail(self._config, self._names.outbox, cluster, 1, bytes)
         released = self._newest_public_charge(cluster)

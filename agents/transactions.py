@@ -109,12 +109,24 @@ class TransactionalWriter:
             raise
 
     def _settle(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Write and abort a record in each partition; every one of them must have arrived."""
+        undelivered: list[KafkaError] = []
+
+        def on_delivery(error: KafkaError | None, _: object) -> None:
+            if error is not None:
+                undelivered.append(error)
+
         self._producer.begin_transaction()
         for topic, partition in partitions:
             # A key, since compacted topics take nothing without one.
-            self._producer.produce(topic, b"", b"fence", partition=partition)
+            self._producer.produce(
+                topic, b"", b"fence", partition=partition, on_delivery=on_delivery
+            )
+        # A message that is given up counts as flushed, and an abort is content without it.
         if self._producer.flush(self._timeout_s):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the fence is not written"))
+        if undelivered:
+            raise KafkaException(undelivered[0])
         self._bounded(lambda: self._producer.abort_transaction(self._timeout_s))
 
     def write(

@@ -4,7 +4,7 @@ The head writes by these rules and the auditor reads by them. Each record names 
 one before, so a record that was changed, lost or put in later is found by whoever reads on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from fractions import Fraction
 
 from schemas import (
@@ -78,6 +78,55 @@ def verify_records(
     if previous is None:
         raise _error(cluster, "is empty")
     return previous
+
+
+def continuation(
+    plan: PrivacyPlan,
+    cluster: int,
+    newest: bytes,
+    candidates: Sequence[bytes],
+    releases: Container[bytes],
+) -> list[bytes]:
+    """Return those of ``candidates`` that continue the chain, with all that they paid for there.
+
+    A broker that was killed may lose or abort what it had already acknowledged as committed. A
+    record that follows the chain and whose release is in the outbox's log was written whole, by
+    an owner that may have been told so and may publish that release. It has to count: to seal
+    its window once more would make a second release for one charge.
+
+    Args:
+        plan: The plan.
+        cluster: The cluster.
+        newest: The newest committed record.
+        candidates: Records from the topic's log, committed or not, oldest first; may hold
+            anything.
+        releases: SHA-256 of each release in the outbox's log, committed or not.
+
+    Raises:
+        LedgerError: ``newest`` cannot be read.
+    """
+    readable = [(data, record) for data in candidates if (record := _readable(data)) is not None]
+    chain: list[bytes] = []
+    end, end_record = newest, decode_record(newest, cluster)
+    while True:
+        following = [
+            (data, record)
+            for data, record in readable
+            if not record_faults(plan, cluster, record)
+            and not link_faults(end_record, record_hash(end), record)
+            and (not record.release_digest or record.release_digest in releases)
+        ]
+        if not following:
+            return chain
+        end, end_record = following[-1]
+        chain.append(end)
+
+
+def _readable(data: bytes) -> LedgerRecord | None:
+    try:
+        return decode_ledger_record(data)
+    except MalformedMessageError:
+        return None
 
 
 def ledger_after(record: LedgerRecord) -> Ledger:

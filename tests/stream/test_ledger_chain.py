@@ -16,6 +16,7 @@ from stream.budget import Ledger
 from stream.errors import LedgerError
 from stream.ledger_chain import (
     NO_HASH,
+    continuation,
     decode_record,
     genesis,
     ledger_after,
@@ -270,3 +271,42 @@ def test_every_fault_of_a_record_is_told_and_the_gravest_first():
         "goes",
     ]
     assert "belongs to plan" in refused(encoded([CHAIN[0], record]))
+
+
+DIGEST = bytes([7]) * 32
+OTHER_DIGEST = bytes([8]) * 32
+
+
+def test_what_was_written_whole_continues_the_chain_in_order():
+    log = [b"", *BYTES, b"foreign"]
+    assert continuation(PLAN, CLUSTER, BYTES[1], log, {DIGEST}) == BYTES[2:]
+
+
+def test_nothing_continues_a_chain_whose_log_ends_there():
+    assert continuation(PLAN, CLUSTER, BYTES[-1], BYTES, {DIGEST}) == []
+
+
+def test_a_charge_without_its_release_ends_the_continuation():
+    assert continuation(PLAN, CLUSTER, BYTES[1], BYTES[2:], set()) == []
+
+
+def test_of_two_attempts_the_one_whose_release_is_there_counts():
+    other = encode_ledger_record(following(CHAIN[1], release_digest=OTHER_DIGEST))
+    log = [BYTES[2], other]
+    assert continuation(PLAN, CLUSTER, BYTES[1], log, {DIGEST}) == [BYTES[2]]
+    assert continuation(PLAN, CLUSTER, BYTES[1], log, {OTHER_DIGEST}) == [other]
+    assert continuation(PLAN, CLUSTER, BYTES[1], log, {DIGEST, OTHER_DIGEST}) == [other]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"plan_id": bytes(16)},
+        {"cluster": 0},
+        {"charge_units": 1},
+        {"previous_hash": bytes([1]) * 32},
+    ],
+)
+def test_a_record_that_is_wrong_or_does_not_follow_is_no_continuation(changes):
+    wrong = encode_ledger_record(replace(CHAIN[2], **changes))
+    assert continuation(PLAN, CLUSTER, BYTES[1], [wrong], {DIGEST}) == []

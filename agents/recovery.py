@@ -1,0 +1,163 @@
+"""What a killed broker has lost of committed transactions, written again as it was.
+
+Kafka keeps a transaction's promise only while its partitions have a leader: a coordinator that
+comes back before them takes them for deleted, drops their commit markers and calls the
+transaction complete (seen with a single broker under SIGKILL, Apache Kafka 4.3). One of two
+partitions may then show the transaction and the other not, or none of them, although its writer
+was told that it had committed.
+
+The records are in the logs all the same. Each opening first fences, so that nothing more of an
+earlier writer can arrive, then looks for such records and writes them again. What is written
+whole counts, whatever became of its transaction: the writer may have been told so, and may have
+published or be about to publish it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from schemas import (
+    MalformedMessageError,
+    TopicNames,
+    decode_model_snapshot,
+    decode_model_state,
+    decode_release,
+    release_digest,
+)
+from stream.errors import LedgerError
+from stream.ledger_chain import continuation, decode_record
+from stream.privacy.plan import PrivacyPlan
+
+from .kafka_edge import Tail, read_tail
+from .transactions import OutgoingRecord, TransactionalWriter
+
+log = logging.getLogger(__name__)
+
+# Fences and aborted attempts since the newest committed record; one or two at each opening.
+_LOG_RECORDS = 100
+# A model's record may be large, and at most one of them is missing.
+_MODEL_RECORDS = 8
+
+_Version = Callable[[bytes], int | None]
+
+
+class Recovery:
+    """Restores what was lost of one identity's transactions, right after its fence. Blocks."""
+
+    def __init__(
+        self, config: Mapping[str, str], names: TopicNames, writer: TransactionalWriter
+    ) -> None:
+        """``writer`` is fenced and has settled the partitions that are restored."""
+        self._config = config
+        self._names = names
+        self._writer = writer
+
+    def restore_cluster(self, plan: PrivacyPlan, cluster: int, tail: Tail[bytes]) -> Tail[bytes]:
+        """Return the ledger's ``tail``, not empty, with the records that had to be restored.
+
+        Raises:
+            LedgerError: the newest record cannot be read.
+            KafkaException: the broker cannot be asked, or refuses.
+        """
+        newest = decode_record(tail.values[-1], cluster)
+        known = set(tail.values)
+        candidates = [
+            data for data in self._log(self._names.ledger, cluster, bytes) if data not in known
+        ]
+        is_lost = newest.release_digest and self._lacks(cluster, newest.sequence)
+        if not is_lost and not any(candidates):
+            return tail
+        in_log = {
+            release_digest(data): data
+            for data in self._log(self._names.outbox, cluster, bytes)
+            if data
+        }
+        records = continuation(plan, cluster, tail.values[-1], candidates, in_log)
+        paid_for = [decode_record(data, cluster).release_digest for data in records]
+        if is_lost:
+            paid_for.insert(0, newest.release_digest)
+        releases = [in_log[digest] for digest in paid_for if digest in in_log]
+        self._write_again(
+            {self._names.ledger: records, self._names.outbox: releases}, cluster, str(cluster)
+        )
+        return replace(tail, values=[*tail.values, *records])
+
+    def _lacks(self, cluster: int, sequence: int) -> bool:
+        """Say whether the outbox ends before the release of record ``sequence``."""
+        sequence_of = _or_none(lambda data: decode_release(data).sequence)
+        shown = read_tail(self._config, self._names.outbox, cluster, 1, sequence_of).values
+        # Foreign bytes are no loss: the opener says what to do about them.
+        return not shown or (shown[-1] is not None and shown[-1] < sequence)
+
+    def restore_model(self) -> None:
+        """Bring the newest state and the newest model to the same version.
+
+        Raises:
+            LedgerError: a model is public whose state is not in the log.
+            KafkaException: the broker cannot be asked, or refuses.
+        """
+        model, state = (
+            (self._names.model, _or_none(lambda data: decode_model_snapshot(data).model_version)),
+            (
+                self._names.model_state,
+                _or_none(lambda data: decode_model_state(data).model_version),
+            ),
+        )
+        public, durable = (self._newest_version(*topic) for topic in (model, state))
+        if public is None or durable is None:
+            return  # foreign bytes, as above
+        if public < durable and not self._restore_version(*model, durable):
+            log.warning("version %d of the model is not public; a newer one will be", durable)
+        if durable < public and not self._restore_version(*state, public):
+            raise LedgerError(
+                f"version {public} of the model is public, but {state[0]} ends at version "
+                f"{durable}: restore that topic from a newer backup, or start a new plan on new "
+                "topics"
+            )
+
+    def _newest_version(self, topic: str, version: _Version) -> int | None:
+        """Return the newest committed version, -1 for none, None for bytes that have none."""
+        versions = read_tail(self._config, topic, 0, 1, version).values
+        return versions[-1] if versions else -1
+
+    def _restore_version(self, topic: str, version: _Version, wanted: int) -> bool:
+        def keep(data: bytes) -> bytes:
+            return data if version(data) == wanted else b""
+
+        found = [data for data in self._log(topic, 0, keep, _MODEL_RECORDS) if data]
+        self._write_again({topic: found[-1:]}, 0, "model")
+        return bool(found)
+
+    def _log(
+        self,
+        topic: str,
+        partition: int,
+        keep: Callable[[bytes], bytes],
+        count: int = _LOG_RECORDS,
+    ) -> list[bytes]:
+        """Return the newest records, whatever became of their transactions."""
+        return read_tail(self._config, topic, partition, count, keep, only_committed=False).values
+
+    def _write_again(self, lost: Mapping[str, list[bytes]], partition: int, key: str) -> None:
+        records = [
+            OutgoingRecord(topic, partition, key.encode(), data)
+            for topic, values in lost.items()
+            for data in values
+        ]
+        if not records:
+            return
+        log.warning(
+            "the broker has lost %s of committed transactions: written again as they were",
+            " and ".join(f"{len(values)} of {topic}" for topic, values in lost.items() if values),
+        )
+        self._writer.write(records)
+
+
+def _or_none(version: Callable[[bytes], int]) -> _Version:
+    def read(data: bytes) -> int | None:
+        try:
+            return version(data)
+        except MalformedMessageError:
+            return None
+
+    return read
