@@ -4,12 +4,14 @@ Framing:
     A message with a vector is ``0A <length> <header> 12 <length> <vector>`` and nothing more,
     which is what a protobuf writer makes of ``{Header header = 1; bytes vector = 2;}``. The
     vector is raw little-endian coordinates. Ledger and reject records are flat protobuf
-    messages. `v1/wire.proto` is the schema, readable from any language.
+    messages. A participation without clients ends after its header. `v1/wire.proto` is the
+    schema, readable from any language.
 
 Guarantee:
     Decoding does O(1) work in the length of an integer vector: a header has at most 64 KiB, the
     vector is a read-only view of the bytes that were given, and no declared length is believed
-    or allocated. A model's floats are read once more, because they must be finite.
+    or allocated. A model's floats are read once more, because they must be finite, and so are
+    the keys of a participation, because they must ascend.
 
 Canonical form:
     A message has exactly one encoding, and decoders accept only that one. Equal bytes, equal
@@ -17,8 +19,10 @@ Canonical form:
 
 Versioning:
     ``version`` is the first field of every header and of every flat message. A decoder refuses
-    a newer version with a text that says to upgrade, before it looks at anything else. A change
-    of the schema is a new version, and readers are upgraded before writers.
+    a newer version with a text that says to upgrade, before it looks at anything else. A field
+    at the end of a message, absent by default, may be added within a version: an older decoder
+    refuses it as not canonical. Any other change of the schema is a new version. Either way,
+    readers are upgraded before writers.
 
 Failure:
     ``decode_*`` raises MalformedMessageError and nothing else, for any bytes; ``encode_*``
@@ -27,43 +31,63 @@ Failure:
 
 from .codec import (
     decode_ledger_record,
-    decode_model_snapshot,
-    decode_model_state,
     decode_reject_record,
     decode_release,
     decode_update,
     encode_ledger_record,
-    encode_model_snapshot,
-    encode_model_state,
     encode_reject_record,
     encode_release,
     encode_update,
     record_hash,
     release_digest,
 )
-from .limits import MAX_STATE_ROWS
+from .limits import MAX_DELTA_CLIENTS, MAX_SNAPSHOT_CLIENTS, MAX_STATE_ROWS
 from .messages import (
     WIRE_VERSION,
+    ClipNorm,
+    ClipState,
     LedgerKind,
     LedgerRecord,
     MalformedMessageError,
     ModelSnapshot,
     ModelState,
+    Participation,
+    ParticipationKind,
     RejectRecord,
     Release,
     Update,
     VectorType,
 )
-from .topics import Role, TopicNames, TopicSpec, topic_table
+from .model_codec import (
+    decode_model_snapshot,
+    decode_model_state,
+    encode_model_snapshot,
+    encode_model_state,
+)
+from .participation_codec import (
+    DELTA_KEYS,
+    decode_participation,
+    encode_participation,
+    participation_key,
+)
+from .topic_spec import Role, TopicNames, TopicSpec
+from .topics import topic_table
 
 __all__ = [
+    "DELTA_KEYS",
+    "MAX_DELTA_CLIENTS",
+    "MAX_SNAPSHOT_CLIENTS",
     "MAX_STATE_ROWS",
     "WIRE_VERSION",
+    "ClipNorm",
+    "ClipState",
     "LedgerKind",
     "LedgerRecord",
     "MalformedMessageError",
     "ModelSnapshot",
     "ModelState",
+    "Participation",
+    "ParticipationKind",
     "RejectRecord",
     "Release",
     "Role",
@@ -74,15 +98,18 @@ __all__ = [
     "decode_ledger_record",
     "decode_model_snapshot",
     "decode_model_state",
+    "decode_participation",
     "decode_reject_record",
     "decode_release",
     "decode_update",
     "encode_ledger_record",
     "encode_model_snapshot",
     "encode_model_state",
+    "encode_participation",
     "encode_reject_record",
     "encode_release",
     "encode_update",
+    "participation_key",
     "record_hash",
     "release_digest",
     "topic_table",

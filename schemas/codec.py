@@ -1,4 +1,4 @@
-"""From messages to bytes, and back.
+"""From messages to bytes, and back: what clients and heads write.
 
 Each ``encode_*`` raises ValueError for a message that could not be decoded again. Each
 ``decode_*`` takes any bytes, or the None of a tombstone, and returns the one message that
@@ -7,9 +7,8 @@ vector is a read-only view of the bytes that were given: it is not copied, it ke
 and it may be unaligned.
 """
 
-from collections.abc import Callable
 from hashlib import sha256
-from typing import Final, TypeVar
+from typing import Final
 
 from .framing import (
     byte_view,
@@ -22,34 +21,30 @@ from .framing import (
     write_big_integer,
 )
 from .limits import (
-    MAX_STATE_ROWS,
+    accept,
     validate_ledger_record,
-    validate_model_snapshot,
-    validate_model_state,
     validate_reject_record,
     validate_release,
     validate_update,
 )
 from .messages import (
     WIRE_VERSION,
+    ClipState,
     LedgerKind,
     LedgerRecord,
     MalformedMessageError,
-    ModelSnapshot,
-    ModelState,
     RejectRecord,
     Release,
     Update,
 )
 from .v1 import wire_pb2
-from .vectors import RELEASE_VECTOR, SNAPSHOT_VECTOR, STATE_VECTOR, UPDATE_VECTOR
-
-MessageT = TypeVar("MessageT")
+from .vectors import RELEASE_VECTOR, UPDATE_VECTOR
 
 _WIRE_KINDS: Final = {
     LedgerKind.GENESIS: wire_pb2.LEDGER_KIND_GENESIS,
     LedgerKind.RELEASE: wire_pb2.LEDGER_KIND_RELEASE,
     LedgerKind.EXHAUSTED: wire_pb2.LEDGER_KIND_EXHAUSTED,
+    LedgerKind.THROTTLED: wire_pb2.LEDGER_KIND_THROTTLED,
 }
 _KINDS: Final = {int(number): kind for kind, number in _WIRE_KINDS.items()}
 
@@ -74,6 +69,8 @@ def encode_update(update: Update) -> bytes:
         dimension=update.vector.size,
         client_id=update.client_id,
         model_version=update.model_version,
+        clip_norm=update.clip_norm,
+        is_below_clip=update.is_below_clip,
     )
     return frame(header, update.vector)
 
@@ -88,8 +85,10 @@ def decode_update(data: bytes | memoryview | None) -> Update:
         client_id=header.client_id,
         model_version=header.model_version,
         vector=UPDATE_VECTOR.take(view, position, header),
+        clip_norm=header.clip_norm,
+        is_below_clip=header.is_below_clip,
     )
-    return _accept(update, validate_update)
+    return accept(update, validate_update)
 
 
 def encode_release(release: Release) -> bytes:
@@ -109,6 +108,9 @@ def encode_release(release: Release) -> bytes:
         noise_variance_numerator=write_big_integer(release.noise_variance.numerator),
         noise_variance_denominator=write_big_integer(release.noise_variance.denominator),
         l2_sensitivity_squared=release.l2_sensitivity_squared,
+        clip_norm=release.clip_norm,
+        next_clip_norm=release.next_clip_norm,
+        next_clip_window=release.next_clip_window,
     )
     return frame(header, release.vector)
 
@@ -131,8 +133,11 @@ def decode_release(data: bytes | memoryview | None) -> Release:
         ),
         l2_sensitivity_squared=header.l2_sensitivity_squared,
         vector=RELEASE_VECTOR.take(view, position, header),
+        clip_norm=header.clip_norm,
+        next_clip_norm=header.next_clip_norm,
+        next_clip_window=header.next_clip_window,
     )
-    return _accept(release, validate_release)
+    return accept(release, validate_release)
 
 
 def encode_ledger_record(record: LedgerRecord) -> bytes:
@@ -156,6 +161,9 @@ def encode_ledger_record(record: LedgerRecord) -> bytes:
             release_digest=record.release_digest,
             previous_hash=record.previous_hash,
             sealed_at_ms=record.sealed_at_ms,
+            next_units=write_big_integer(record.next_units),
+            participation_digest=record.participation_digest,
+            clip=None if record.clip is None else _write_clip(record.clip),
         )
     )
 
@@ -182,78 +190,29 @@ def decode_ledger_record(data: bytes | memoryview | None) -> LedgerRecord:
         release_digest=wire.release_digest,
         previous_hash=wire.previous_hash,
         sealed_at_ms=wire.sealed_at_ms,
+        next_units=read_big_integer(wire.next_units),
+        participation_digest=wire.participation_digest,
+        clip=_read_clip(wire.clip) if wire.HasField("clip") else None,
     )
-    return _accept(record, validate_ledger_record)
+    return accept(record, validate_ledger_record)
 
 
-def encode_model_snapshot(snapshot: ModelSnapshot) -> bytes:
-    """Return the bytes of ``snapshot``; ValueError if it cannot be written."""
-    validate_model_snapshot(snapshot)
-    header = wire_pb2.ModelSnapshotHeader(
-        version=WIRE_VERSION,
-        plan_id=snapshot.plan_id,
-        vector_type=SNAPSHOT_VECTOR.wire_type(snapshot.vector),
-        dimension=snapshot.vector.size,
-        model_version=snapshot.model_version,
-        window=snapshot.window,
-        published_at_ms=snapshot.published_at_ms,
+def _write_clip(clip: ClipState) -> wire_pb2.ClipState:
+    return wire_pb2.ClipState(
+        norm=clip.norm,
+        next_norm=clip.next_norm,
+        bit_total=clip.bit_total,
+        count_total=clip.count_total,
     )
-    return frame(header, snapshot.vector)
 
 
-def decode_model_snapshot(data: bytes | memoryview | None) -> ModelSnapshot:
-    """Return the snapshot whose bytes are ``data``; MalformedMessageError if there is none."""
-    view = byte_view(data)
-    header_view, position = split_header(view)
-    header = parse(wire_pb2.ModelSnapshotHeader, header_view)
-    snapshot = ModelSnapshot(
-        plan_id=header.plan_id,
-        model_version=header.model_version,
-        window=header.window,
-        published_at_ms=header.published_at_ms,
-        vector=SNAPSHOT_VECTOR.take(view, position, header),
+def _read_clip(wire: wire_pb2.ClipState) -> ClipState:
+    return ClipState(
+        norm=wire.norm,
+        next_norm=wire.next_norm,
+        bit_total=wire.bit_total,
+        count_total=wire.count_total,
     )
-    return _accept(snapshot, validate_model_snapshot)
-
-
-def encode_model_state(state: ModelState) -> bytes:
-    """Return the bytes of ``state``; ValueError if it cannot be written."""
-    validate_model_state(state)
-    header = wire_pb2.ModelStateHeader(
-        version=WIRE_VERSION,
-        plan_id=state.plan_id,
-        vector_type=STATE_VECTOR.wire_type(state.vectors, axes=2),
-        dimension=state.vectors.shape[1],
-        rows=state.vectors.shape[0],
-        model_version=state.model_version,
-        window=state.window,
-        next_offset=state.next_offset,
-        merged_through=state.merged_through,
-        optimizer=state.optimizer,
-        step=state.step,
-    )
-    return frame(header, state.vectors)
-
-
-def decode_model_state(data: bytes | memoryview | None) -> ModelState:
-    """Return the state whose bytes are ``data``; MalformedMessageError if there is none."""
-    view = byte_view(data)
-    header_view, position = split_header(view)
-    header = parse(wire_pb2.ModelStateHeader, header_view)
-    if not 1 <= header.rows <= MAX_STATE_ROWS:
-        raise MalformedMessageError("the number of vectors is out of range")
-    vector = STATE_VECTOR.take(view, position, header, header.rows)
-    state = ModelState(
-        plan_id=header.plan_id,
-        model_version=header.model_version,
-        window=header.window,
-        next_offset=header.next_offset,
-        merged_through=tuple(header.merged_through),
-        optimizer=header.optimizer,
-        step=header.step,
-        vectors=vector.reshape(header.rows, header.dimension),
-    )
-    return _accept(state, validate_model_state)
 
 
 def encode_reject_record(record: RejectRecord) -> bytes:
@@ -287,13 +246,4 @@ def decode_reject_record(data: bytes | memoryview | None) -> RejectRecord:
         offset=wire.offset,
         detail=wire.detail,
     )
-    return _accept(record, validate_reject_record)
-
-
-def _accept(message: MessageT, validate: Callable[[MessageT], None]) -> MessageT:
-    """Return a parsed ``message`` that could have been written."""
-    try:
-        validate(message)
-    except ValueError as error:
-        raise MalformedMessageError(str(error)) from error
-    return message
+    return accept(record, validate_reject_record)

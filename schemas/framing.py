@@ -1,12 +1,14 @@
 """The bytes around a vector: two tags, two lengths, one small header.
 
-A message with a vector is ``0A <length> <header> 12 <length> <vector>`` and nothing more. It
-is read by hand, because a protobuf parser would copy the vector. What is generated code's work
-is the header, or a whole flat message; neither is longer than `MAX_HEADER_BYTES`, so no bytes
-make a reader do work that grows with a vector.
+A message with a vector is ``0A <length> <header> 12 <length> <vector>`` and nothing more; where
+the vector is empty, nothing follows the header, as a protobuf writer has it. It is read by hand,
+because a protobuf parser would copy the vector. What is generated code's work is the header, or
+a whole flat message; neither is longer than `MAX_HEADER_BYTES`, so no bytes make a reader do
+work that grows with a vector.
 """
 
 from fractions import Fraction
+from functools import lru_cache
 from math import gcd
 from typing import Final, TypeVar
 
@@ -75,8 +77,8 @@ def byte_view(data: bytes | memoryview | None) -> memoryview:
     return view if view.readonly else view.toreadonly()
 
 
-def frame(header: Message, vector: NDArray[np.generic]) -> bytes:
-    """Return the bytes of a message with a vector; a contiguous vector is copied once.
+def frame(header: Message, *pieces: NDArray[np.generic]) -> bytes:
+    """Return the bytes of a message with a vector, whose contiguous pieces are copied once.
 
     Raises:
         ValueError: the header is too long.
@@ -87,11 +89,18 @@ def frame(header: Message, vector: NDArray[np.generic]) -> bytes:
             _HEADER_TAG,
             write_varint(len(header_bytes)),
             header_bytes,
-            _VECTOR_TAG,
-            write_varint(vector.nbytes),
-            np.ascontiguousarray(vector).data,
+            _vector_start(sum(piece.nbytes for piece in pieces)),
+            *(np.ascontiguousarray(piece).data for piece in pieces),
         )
     )
+
+
+# The vectors of a plan have one or two sizes; foreign ones cannot make this grow.
+@lru_cache(maxsize=16)
+def _vector_start(size: int) -> bytes:
+    """Return what stands between the header and a vector of ``size`` bytes."""
+    # Like any field with its default value, an empty vector is absent.
+    return _VECTOR_TAG + write_varint(size) if size else b""
 
 
 def flat(message: Message) -> bytes:
@@ -134,7 +143,7 @@ def split_vector(view: memoryview, position: int, expected_bytes: int) -> int:
         MalformedMessageError: the rest is anything else.
     """
     # The header has said what must stand here, so there is nothing to parse: compare.
-    expected = _VECTOR_TAG + write_varint(expected_bytes)
+    expected = _vector_start(expected_bytes)
     start = position + len(expected)
     if view[position:start] != expected or len(view) - start != expected_bytes:
         raise MalformedMessageError("the rest is not a vector of the length that the header says")

@@ -45,6 +45,46 @@ class LedgerKind(IntEnum):
     GENESIS = 1
     RELEASE = 2
     EXHAUSTED = 3
+    THROTTLED = 4
+
+
+class ParticipationKind(IntEnum):
+    """What a participation record says; the value is the one on the wire."""
+
+    DELTA = 1
+    SNAPSHOT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ClipState:
+    """How far adaptive clipping of a cluster is, as released values alone decide it.
+
+    Attributes:
+        norm: Of the sealed window, in gradient units, above 0.
+        next_norm: Of the next epoch; 0 as long as it is not fixed.
+        bit_total: Sum of the epoch's noisy bit coordinates, signed 64 bits.
+        count_total: Sum of the epoch's noisy count coordinates, signed 64 bits.
+    """
+
+    norm: float
+    next_norm: float
+    bit_total: int
+    count_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClipNorm:
+    """From which window on a cluster's clients clip to which norm.
+
+    Attributes:
+        cluster: The cluster.
+        from_window: The first window of the norm, from 0.
+        norm: In gradient units, above 0.
+    """
+
+    cluster: int
+    from_window: int
+    norm: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,12 +97,16 @@ class Update:
         model_version: The model that the gradient was taken at, below 2**64.
         vector: Shape ``(d,)``, in grid steps. After decoding: read-only, the message's own
             memory, and perhaps unaligned. The most negative value of the dtype is legal here.
+        clip_norm: What the vector was scaled with; 0 where clipping is not adaptive.
+        is_below_clip: Whether the gradient's norm was at most ``clip_norm``.
     """
 
     plan_id: bytes
     client_id: str
     model_version: int
     vector: NDArray[np.int8 | np.int16]
+    clip_norm: float = 0.0
+    is_below_clip: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +123,11 @@ class Release:
         cap_units: What the cluster may spend.
         noise_variance: Per coordinate, in squared grid steps, above 0.
         l2_sensitivity_squared: In squared grid steps, at least 1.
-        vector: Shape ``(d + 1,)``: the sum, in grid steps, then the count coordinate.
+        vector: Shape ``(d + 1,)``: the sum, in grid steps, then the count coordinate; where
+            clipping is adaptive, the bit coordinate after it.
+        clip_norm: Of this window, in gradient units; 0 where clipping is not adaptive.
+        next_clip_norm: Of the next epoch; 0 as long as it is not fixed.
+        next_clip_window: The first window of ``next_clip_norm``; 0 without one.
     """
 
     plan_id: bytes
@@ -92,6 +140,9 @@ class Release:
     noise_variance: Fraction
     l2_sensitivity_squared: int
     vector: NDArray[np.int32 | np.int64]
+    clip_norm: float = 0.0
+    next_clip_norm: float = 0.0
+    next_clip_window: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +165,10 @@ class LedgerRecord:
         previous_hash: SHA-256 of the previous record's bytes; 32 zero bytes for GENESIS, and
             for no other kind.
         sealed_at_ms: The head's clock, epoch milliseconds.
+        next_units: The charge planned for the next record's window; 0 for nothing more.
+        participation_digest: SHA-256 that vouches for what the window wrote to the topic of
+            participation, or empty; only with RELEASE or THROTTLED.
+        clip: The state of adaptive clipping; None where it is not adaptive.
     """
 
     plan_id: bytes
@@ -130,6 +185,9 @@ class LedgerRecord:
     release_digest: bytes
     previous_hash: bytes
     sealed_at_ms: int
+    next_units: int = 0
+    participation_digest: bytes = b""
+    clip: ClipState | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,6 +200,7 @@ class ModelSnapshot:
         window: The newest window merged, -1 at version 0.
         published_at_ms: The global agent's clock, epoch milliseconds.
         vector: Shape ``(d,)``, finite.
+        clip_norms: Ascending by cluster, then by window; empty where clipping is not adaptive.
     """
 
     plan_id: bytes
@@ -149,6 +208,7 @@ class ModelSnapshot:
     window: int
     published_at_ms: int
     vector: NDArray[np.float32]
+    clip_norms: tuple[ClipNorm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +225,7 @@ class ModelState:
         step: The optimizer's step.
         vectors: Shape ``(1 + slots, d)``: the weights, then the optimizer's slots, of which
             there are at most ``MAX_STATE_ROWS - 1``. Finite.
+        clip_norms: As in a snapshot.
     """
 
     plan_id: bytes
@@ -175,6 +236,7 @@ class ModelState:
     optimizer: str
     step: int
     vectors: NDArray[np.float64]
+    clip_norms: tuple[ClipNorm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,3 +262,36 @@ class RejectRecord:
     partition: int
     offset: int
     detail: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Participation:
+    """Who has spent what, where each client has a budget of its own. Private.
+
+    A DELTA says who took part in one window: each of ``clients`` pays ``charge_units``. The
+    SNAPSHOT of a window says what everybody has spent, that window included, in several parts.
+
+    Attributes:
+        plan_id: The plan's hash, 16 bytes.
+        cluster: The cluster.
+        sequence: The number of the ledger record that sealed the window.
+        window: The window, from 0; a SNAPSHOT before the first has -1.
+        kind: DELTA or SNAPSHOT.
+        charge_units: What each client pays, in 2**-60 zCDP; 0 in a SNAPSHOT.
+        part: The number of this part, from 0.
+        parts: How many there are; 1 for a DELTA.
+        clients: Shape ``(n,)``, strictly ascending keys; may be empty. At most
+            ``MAX_DELTA_CLIENTS`` or ``MAX_SNAPSHOT_CLIENTS``.
+        spent: Shape ``(n,)``, in 2**-60 zCDP; None in a DELTA.
+    """
+
+    plan_id: bytes
+    cluster: int
+    sequence: int
+    window: int
+    kind: ParticipationKind
+    charge_units: int
+    part: int
+    parts: int
+    clients: NDArray[np.uint64]
+    spent: NDArray[np.uint64] | None

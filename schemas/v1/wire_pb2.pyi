@@ -23,6 +23,13 @@ class LedgerKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LEDGER_KIND_GENESIS: _ClassVar[LedgerKind]
     LEDGER_KIND_RELEASE: _ClassVar[LedgerKind]
     LEDGER_KIND_EXHAUSTED: _ClassVar[LedgerKind]
+    LEDGER_KIND_THROTTLED: _ClassVar[LedgerKind]
+
+class ParticipationKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PARTICIPATION_KIND_UNSPECIFIED: _ClassVar[ParticipationKind]
+    PARTICIPATION_KIND_DELTA: _ClassVar[ParticipationKind]
+    PARTICIPATION_KIND_SNAPSHOT: _ClassVar[ParticipationKind]
 VECTOR_TYPE_UNSPECIFIED: VectorType
 VECTOR_TYPE_INT8: VectorType
 VECTOR_TYPE_INT16: VectorType
@@ -34,6 +41,10 @@ LEDGER_KIND_UNSPECIFIED: LedgerKind
 LEDGER_KIND_GENESIS: LedgerKind
 LEDGER_KIND_RELEASE: LedgerKind
 LEDGER_KIND_EXHAUSTED: LedgerKind
+LEDGER_KIND_THROTTLED: LedgerKind
+PARTICIPATION_KIND_UNSPECIFIED: ParticipationKind
+PARTICIPATION_KIND_DELTA: ParticipationKind
+PARTICIPATION_KIND_SNAPSHOT: ParticipationKind
 
 class Update(_message.Message):
     __slots__ = ("header", "vector")
@@ -44,20 +55,24 @@ class Update(_message.Message):
     def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., vector: _Optional[bytes] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("version", "plan_id", "vector_type", "dimension", "client_id", "model_version")
+    __slots__ = ("version", "plan_id", "vector_type", "dimension", "client_id", "model_version", "clip_norm", "is_below_clip")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     VECTOR_TYPE_FIELD_NUMBER: _ClassVar[int]
     DIMENSION_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    IS_BELOW_CLIP_FIELD_NUMBER: _ClassVar[int]
     version: int
     plan_id: bytes
     vector_type: VectorType
     dimension: int
     client_id: str
     model_version: int
-    def __init__(self, version: _Optional[int] = ..., plan_id: _Optional[bytes] = ..., vector_type: _Optional[_Union[VectorType, str]] = ..., dimension: _Optional[int] = ..., client_id: _Optional[str] = ..., model_version: _Optional[int] = ...) -> None: ...
+    clip_norm: float
+    is_below_clip: bool
+    def __init__(self, version: _Optional[int] = ..., plan_id: _Optional[bytes] = ..., vector_type: _Optional[_Union[VectorType, str]] = ..., dimension: _Optional[int] = ..., client_id: _Optional[str] = ..., model_version: _Optional[int] = ..., clip_norm: _Optional[float] = ..., is_below_clip: _Optional[bool] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("header", "vector")
@@ -68,7 +83,7 @@ class Release(_message.Message):
     def __init__(self, header: _Optional[_Union[ReleaseHeader, _Mapping]] = ..., vector: _Optional[bytes] = ...) -> None: ...
 
 class ReleaseHeader(_message.Message):
-    __slots__ = ("version", "plan_id", "vector_type", "dimension", "cluster", "window", "sequence", "charge_units", "spent_units", "cap_units", "noise_variance_numerator", "noise_variance_denominator", "l2_sensitivity_squared")
+    __slots__ = ("version", "plan_id", "vector_type", "dimension", "cluster", "window", "sequence", "charge_units", "spent_units", "cap_units", "noise_variance_numerator", "noise_variance_denominator", "l2_sensitivity_squared", "clip_norm", "next_clip_norm", "next_clip_window")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     VECTOR_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +97,9 @@ class ReleaseHeader(_message.Message):
     NOISE_VARIANCE_NUMERATOR_FIELD_NUMBER: _ClassVar[int]
     NOISE_VARIANCE_DENOMINATOR_FIELD_NUMBER: _ClassVar[int]
     L2_SENSITIVITY_SQUARED_FIELD_NUMBER: _ClassVar[int]
+    CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CLIP_WINDOW_FIELD_NUMBER: _ClassVar[int]
     version: int
     plan_id: bytes
     vector_type: VectorType
@@ -95,10 +113,13 @@ class ReleaseHeader(_message.Message):
     noise_variance_numerator: bytes
     noise_variance_denominator: bytes
     l2_sensitivity_squared: int
-    def __init__(self, version: _Optional[int] = ..., plan_id: _Optional[bytes] = ..., vector_type: _Optional[_Union[VectorType, str]] = ..., dimension: _Optional[int] = ..., cluster: _Optional[int] = ..., window: _Optional[int] = ..., sequence: _Optional[int] = ..., charge_units: _Optional[bytes] = ..., spent_units: _Optional[bytes] = ..., cap_units: _Optional[bytes] = ..., noise_variance_numerator: _Optional[bytes] = ..., noise_variance_denominator: _Optional[bytes] = ..., l2_sensitivity_squared: _Optional[int] = ...) -> None: ...
+    clip_norm: float
+    next_clip_norm: float
+    next_clip_window: int
+    def __init__(self, version: _Optional[int] = ..., plan_id: _Optional[bytes] = ..., vector_type: _Optional[_Union[VectorType, str]] = ..., dimension: _Optional[int] = ..., cluster: _Optional[int] = ..., window: _Optional[int] = ..., sequence: _Optional[int] = ..., charge_units: _Optional[bytes] = ..., spent_units: _Optional[bytes] = ..., cap_units: _Optional[bytes] = ..., noise_variance_numerator: _Optional[bytes] = ..., noise_variance_denominator: _Optional[bytes] = ..., l2_sensitivity_squared: _Optional[int] = ..., clip_norm: _Optional[float] = ..., next_clip_norm: _Optional[float] = ..., next_clip_window: _Optional[int] = ...) -> None: ...
 
 class LedgerRecord(_message.Message):
-    __slots__ = ("version", "plan_id", "cluster", "sequence", "kind", "window", "next_offset", "charge_units", "spent_units", "cap_units", "noise_variance_numerator", "noise_variance_denominator", "l2_sensitivity_squared", "release_digest", "previous_hash", "sealed_at_ms")
+    __slots__ = ("version", "plan_id", "cluster", "sequence", "kind", "window", "next_offset", "charge_units", "spent_units", "cap_units", "noise_variance_numerator", "noise_variance_denominator", "l2_sensitivity_squared", "release_digest", "previous_hash", "sealed_at_ms", "next_units", "participation_digest", "clip")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +136,9 @@ class LedgerRecord(_message.Message):
     RELEASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
     SEALED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_UNITS_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CLIP_FIELD_NUMBER: _ClassVar[int]
     version: int
     plan_id: bytes
     cluster: int
@@ -131,7 +155,22 @@ class LedgerRecord(_message.Message):
     release_digest: bytes
     previous_hash: bytes
     sealed_at_ms: int
-    def __init__(self, version: _Optional[int] = ..., plan_id: _Optional[bytes] = ..., cluster: _Optional[int] = ..., sequence: _Optional[int] = ..., kind: _Optional[_Union[LedgerKind, str]] = ..., window: _Optional[int] = ..., next_offset: _Optional[int] = ..., charge_units: _Optional[bytes] = ..., spent_units: _Optional[bytes] = ..., cap_units: _Optional[bytes] = ..., noise_variance_numerator: _Optional[bytes] = ..., noise_variance_denominator: _Optional[bytes] = ..., l2_sensitivity_squared: _Optional[int] = ..., release_digest: _Optional[bytes] = ..., previous_hash: _Optional[bytes] = ..., sealed_at_ms: _Optional[int] = ...) -> None: ...
+    next_units: bytes
+    participation_digest: bytes
+    clip: ClipState
+    def __init__(self, version: _Optional[int] = ..., plan_id: _Optional[bytes] = ..., cluster: _Optional[int] = ..., sequence: _Optional[int] = ..., kind: _Optional[_Union[LedgerKind, str]] = ..., window: _Optional[int] = ..., next_offset: _Optional[int] = ..., charge_units: _Optional[bytes] = ..., spent_units: _Optional[bytes] = ..., cap_units: _Optional[bytes] = ..., noise_variance_numerator: _Optional[bytes] = ..., noise_variance_denominator: _Optional[bytes] = ..., l2_sensitivity_squared: _Optional[int] = ..., release_digest: _Optional[bytes] = ..., previous_hash: _Optional[bytes] = ..., sealed_at_ms: _Optional[int] = ..., next_units: _Optional[bytes] = ..., participation_digest: _Optional[bytes] = ..., clip: _Optional[_Union[ClipState, _Mapping]] = ...) -> None: ...
+
+class ClipState(_message.Message):
+    __slots__ = ("norm", "next_norm", "bit_total", "count_total")
+    NORM_FIELD_NUMBER: _ClassVar[int]
+    NEXT_NORM_FIELD_NUMBER: _ClassVar[int]
+    BIT_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    COUNT_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    norm: float
+    next_norm: float
+    bit_total: int
+    count_total: int
+    def __init__(self, norm: _Optional[float] = ..., next_norm: _Optional[float] = ..., bit_total: _Optional[int] = ..., count_total: _Optional[int] = ...) -> None: ...
 
 class ModelSnapshot(_message.Message):
     __slots__ = ("header", "vector")
@@ -142,7 +181,7 @@ class ModelSnapshot(_message.Message):
     def __init__(self, header: _Optional[_Union[ModelSnapshotHeader, _Mapping]] = ..., vector: _Optional[bytes] = ...) -> None: ...
 
 class ModelSnapshotHeader(_message.Message):
-    __slots__ = ("version", "plan_id", "vector_type", "dimension", "model_version", "window", "published_at_ms")
+    __slots__ = ("version", "plan_id", "vector_type", "dimension", "model_version", "window", "published_at_ms", "clip_norms")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     VECTOR_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +189,7 @@ class ModelSnapshotHeader(_message.Message):
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CLIP_NORMS_FIELD_NUMBER: _ClassVar[int]
     version: int
     plan_id: bytes
     vector_type: VectorType
@@ -157,7 +197,18 @@ class ModelSnapshotHeader(_message.Message):
     model_version: int
     window: int
     published_at_ms: int
-    def __init__(self, version: _Optional[int] = ..., plan_id: _Optional[bytes] = ..., vector_type: _Optional[_Union[VectorType, str]] = ..., dimension: _Optional[int] = ..., model_version: _Optional[int] = ..., window: _Optional[int] = ..., published_at_ms: _Optional[int] = ...) -> None: ...
+    clip_norms: _containers.RepeatedCompositeFieldContainer[ClipNorm]
+    def __init__(self, version: _Optional[int] = ..., plan_id: _Optional[bytes] = ..., vector_type: _Optional[_Union[VectorType, str]] = ..., dimension: _Optional[int] = ..., model_version: _Optional[int] = ..., window: _Optional[int] = ..., published_at_ms: _Optional[int] = ..., clip_norms: _Optional[_Iterable[_Union[ClipNorm, _Mapping]]] = ...) -> None: ...
+
+class ClipNorm(_message.Message):
+    __slots__ = ("cluster", "from_window", "norm")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    FROM_WINDOW_FIELD_NUMBER: _ClassVar[int]
+    NORM_FIELD_NUMBER: _ClassVar[int]
+    cluster: int
+    from_window: int
+    norm: float
+    def __init__(self, cluster: _Optional[int] = ..., from_window: _Optional[int] = ..., norm: _Optional[float] = ...) -> None: ...
 
 class ModelState(_message.Message):
     __slots__ = ("header", "vector")
@@ -168,7 +219,7 @@ class ModelState(_message.Message):
     def __init__(self, header: _Optional[_Union[ModelStateHeader, _Mapping]] = ..., vector: _Optional[bytes] = ...) -> None: ...
 
 class ModelStateHeader(_message.Message):
-    __slots__ = ("version", "plan_id", "vector_type", "dimension", "rows", "model_version", "window", "next_offset", "merged_through", "optimizer", "step")
+    __slots__ = ("version", "plan_id", "vector_type", "dimension", "rows", "model_version", "window", "next_offset", "merged_through", "optimizer", "step", "clip_norms")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     VECTOR_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +231,7 @@ class ModelStateHeader(_message.Message):
     MERGED_THROUGH_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    CLIP_NORMS_FIELD_NUMBER: _ClassVar[int]
     version: int
     plan_id: bytes
     vector_type: VectorType
@@ -191,7 +243,8 @@ class ModelStateHeader(_message.Message):
     merged_through: _containers.RepeatedScalarFieldContainer[int]
     optimizer: str
     step: int
-    def __init__(self, version: _Optional[int] = ..., plan_id: _Optional[bytes] = ..., vector_type: _Optional[_Union[VectorType, str]] = ..., dimension: _Optional[int] = ..., rows: _Optional[int] = ..., model_version: _Optional[int] = ..., window: _Optional[int] = ..., next_offset: _Optional[int] = ..., merged_through: _Optional[_Iterable[int]] = ..., optimizer: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+    clip_norms: _containers.RepeatedCompositeFieldContainer[ClipNorm]
+    def __init__(self, version: _Optional[int] = ..., plan_id: _Optional[bytes] = ..., vector_type: _Optional[_Union[VectorType, str]] = ..., dimension: _Optional[int] = ..., rows: _Optional[int] = ..., model_version: _Optional[int] = ..., window: _Optional[int] = ..., next_offset: _Optional[int] = ..., merged_through: _Optional[_Iterable[int]] = ..., optimizer: _Optional[str] = ..., step: _Optional[int] = ..., clip_norms: _Optional[_Iterable[_Union[ClipNorm, _Mapping]]] = ...) -> None: ...
 
 class RejectRecord(_message.Message):
     __slots__ = ("version", "plan_id", "cluster", "reason", "client_id", "window", "partition", "offset", "detail")
@@ -214,3 +267,35 @@ class RejectRecord(_message.Message):
     offset: int
     detail: str
     def __init__(self, version: _Optional[int] = ..., plan_id: _Optional[bytes] = ..., cluster: _Optional[int] = ..., reason: _Optional[str] = ..., client_id: _Optional[str] = ..., window: _Optional[int] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class Participation(_message.Message):
+    __slots__ = ("header", "vector")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    header: ParticipationHeader
+    vector: bytes
+    def __init__(self, header: _Optional[_Union[ParticipationHeader, _Mapping]] = ..., vector: _Optional[bytes] = ...) -> None: ...
+
+class ParticipationHeader(_message.Message):
+    __slots__ = ("version", "plan_id", "cluster", "sequence", "window", "kind", "charge_units", "part", "parts", "client_count")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CHARGE_UNITS_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    plan_id: bytes
+    cluster: int
+    sequence: int
+    window: int
+    kind: ParticipationKind
+    charge_units: bytes
+    part: int
+    parts: int
+    client_count: int
+    def __init__(self, version: _Optional[int] = ..., plan_id: _Optional[bytes] = ..., cluster: _Optional[int] = ..., sequence: _Optional[int] = ..., window: _Optional[int] = ..., kind: _Optional[_Union[ParticipationKind, str]] = ..., charge_units: _Optional[bytes] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., client_count: _Optional[int] = ...) -> None: ...

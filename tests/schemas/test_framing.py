@@ -2,11 +2,13 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import MalformedMessageError, framing
+from schemas.v1 import wire_pb2
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -61,6 +63,26 @@ def test_a_vector_that_is_not_what_the_header_says_is_malformed(wire):
     assert framing.split_vector(memoryview(b"\x12\x03abc"), 0, 3) == 2
     with pytest.raises(MalformedMessageError, match="not a vector of the length"):
         framing.split_vector(memoryview(bytes.fromhex(wire)), 0, 3)
+
+
+def test_a_vector_may_be_written_in_pieces():
+    header = wire_pb2.ParticipationHeader(version=1)
+    keys = np.array([1, 2], "<u8")
+    whole = framing.frame(header, np.concatenate((keys, keys)))
+    assert framing.frame(header, keys, keys) == whole
+    assert whole.hex() == "0a020801" + "1220" + 2 * ("01" + "00" * 7 + "02" + "00" * 7)
+
+
+def test_an_empty_vector_is_absent():
+    header = wire_pb2.ParticipationHeader(version=1)
+    empty = np.array([], "<u8")
+    assert (
+        framing.frame(header, empty) == framing.frame(header, empty, empty) == b"\x0a\x02\x08\x01"
+    )
+    assert framing.split_vector(memoryview(b"x"), 1, 0) == 1
+    for rest in (b"\x12\x00", b"\x12", b"\x00"):
+        with pytest.raises(MalformedMessageError, match="not a vector of the length"):
+            framing.split_vector(memoryview(b"x" + rest), 1, 0)
 
 
 @given(st.integers(0, 2**256 - 1))

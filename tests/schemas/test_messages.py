@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import schemas
-from schemas import LedgerKind, Update, VectorType
+from schemas import LedgerKind, ParticipationKind, Update, VectorType
 from schemas.v1 import wire_pb2
 
 
@@ -18,6 +18,12 @@ def test_vector_types_have_the_numbers_of_the_schema():
 def test_ledger_kinds_have_the_numbers_of_the_schema():
     ours = {f"LEDGER_KIND_{each.name}": each.value for each in LedgerKind}
     assert {"LEDGER_KIND_UNSPECIFIED": 0, **ours} == dict(wire_pb2.LedgerKind.items())
+
+
+def test_participation_kinds_have_the_numbers_of_the_schema():
+    ours = {f"PARTICIPATION_KIND_{each.name}": each.value for each in ParticipationKind}
+    numbers = dict(wire_pb2.ParticipationKind.items())
+    assert {"PARTICIPATION_KIND_UNSPECIFIED": 0, **ours} == numbers
 
 
 def test_vectors_are_little_endian():

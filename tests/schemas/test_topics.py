@@ -1,6 +1,7 @@
 """The table of topics, as DESIGN.md and the privacy boundary need it."""
 
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ from hypothesis import strategies as st
 from schemas import (
     MAX_STATE_ROWS,
     ModelState,
+    Release,
     Role,
     TopicNames,
+    TopicSpec,
     Update,
     encode_model_state,
+    encode_release,
     encode_update,
     topic_table,
 )
@@ -21,6 +25,7 @@ from schemas import (
 HOUR_MS = 3_600_000
 TABLE = topic_table("sdp", cluster_count=4, dimension=10, update_itemsize=1)
 BY_NAME = {topic.name: topic for topic in TABLE}
+WHOLE_TABLE = topic_table("sdp", 4, 10, 1, has_participation=True)
 BATCH_OVERHEAD_BYTES = 61 + 21 + 128
 
 
@@ -108,6 +113,38 @@ def test_the_ledger_is_kept_for_ever():
     assert (config["retention.ms"], config["cleanup.policy"]) == ("-1", "delete")
 
 
+def test_participation_is_one_more_topic_for_plans_that_need_it():
+    assert WHOLE_TABLE[:-1] == TABLE
+    assert topic_table("sdp", 4, 10, 1, has_participation=False) == TABLE
+    assert WHOLE_TABLE[-1] == TopicSpec(
+        name="sdp.participation",
+        key="participation",
+        partitions=4,
+        retention_ms=None,
+        cleanup_policy="compact",
+        timestamp_type="CreateTime",
+        writers=(Role.HEAD,),
+        readers=(Role.HEAD, Role.AUDITOR),
+        private=True,
+        max_message_bytes=8_000_000 + 65_536 + 4096,
+        extra=(("max.compaction.lag.ms", "3600000"), ("segment.ms", "600000")),
+    )
+
+
+def test_participation_is_kept_for_ever_and_compacted_within_the_hour():
+    assert WHOLE_TABLE[-1].config() == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "max.compaction.lag.ms": "3600000",
+        "max.message.bytes": "8069632",
+        "message.timestamp.type": "CreateTime",
+        "retention.bytes": "-1",
+        "retention.ms": "-1",
+        "segment.ms": "600000",
+        "unclean.leader.election.enable": "false",
+    }
+
+
 @given(
     clusters=st.integers(1, 1000),
     dimension=st.integers(1, 60_000_000),
@@ -118,7 +155,7 @@ def test_every_topic_takes_its_largest_message(clusters, dimension, itemsize):
     rooms = [topic.max_message_bytes - 64 * 1024 - 22 - BATCH_OVERHEAD_BYTES for topic in table]
     updates, _, outbox, _, releases, model, state = rooms
     assert updates >= dimension * itemsize
-    assert outbox == releases >= (dimension + 1) * 8
+    assert outbox == releases >= (dimension + 2) * 8
     assert model >= dimension * 4
     assert state >= MAX_STATE_ROWS * dimension * 8
     for topic in table:
@@ -129,13 +166,31 @@ def test_every_topic_takes_its_largest_message(clusters, dimension, itemsize):
         assert all(type(value) is str for value in topic.config().values())
 
 
+def test_a_release_has_room_for_the_count_and_the_bit_coordinate():
+    table = topic_table("sdp", 1, 1_000_000, 1)
+    rooms = {
+        topic.max_message_bytes for topic in table if topic.name in ("sdp.outbox", "sdp.releases")
+    }
+    assert rooms == {1_000_002 * 8 + 65_536 + 4096}
+
+
 def test_the_largest_messages_fit_with_their_headers():
     dimension = 2**20
     table = topic_table("sdp", 1, dimension, 1)
-    update = Update(bytes(16), "é" * 64, 2**64 - 1, np.ones(dimension, np.int8))
+    update = Update(bytes(16), "é" * 64, 2**64 - 1, np.ones(dimension, np.int8), 0.1, True)
     state = ModelState(
         bytes(16), 1, 1, 1, (2**62,) * 6000, "a" * 64, 1, np.ones((MAX_STATE_ROWS, dimension))
     )
+    release = Release(
+        *(bytes(16), 2**31 - 1, 2**63 - 1, 2**64 - 1, 2**255, 2**255, 2**255),
+        Fraction(2**255, 2**255 - 1),
+        2**64 - 1,
+        np.ones(dimension + 2, np.int64),
+        1.25,
+        0.1,
+        2**63 - 1,
+    )
+    assert len(encode_release(release)) + BATCH_OVERHEAD_BYTES <= table[4].max_message_bytes
     assert len(encode_update(update)) + BATCH_OVERHEAD_BYTES <= table[0].max_message_bytes
     assert len(encode_model_state(state)) + BATCH_OVERHEAD_BYTES <= table[-1].max_message_bytes
 
@@ -164,7 +219,7 @@ def test_a_table_that_kafka_could_not_hold_is_refused(arguments):
 
 def test_names_and_table_agree():
     names = TopicNames("sdp")
-    assert [topic.name for topic in TABLE] == [
+    assert [topic.name for topic in WHOLE_TABLE] == [
         names.updates,
         names.ledger,
         names.outbox,
@@ -172,4 +227,5 @@ def test_names_and_table_agree():
         names.releases,
         names.model,
         names.model_state,
+        names.participation,
     ]
