@@ -1,11 +1,13 @@
-"""Tables for the exact rounded Gaussian: proposal slots and rigorous acceptance bounds.
+"""Tables for the exact Gaussians: proposal slots and rigorous acceptance bounds.
 
-Everything here is computed once per variance, in integers and fractions; the last step rounds
-to float64. `noise` holds the sampler and its proof; this module holds the facts it needs:
+Everything here is computed once per law and variance, in integers and fractions; the last step
+rounds to float64. `noise_rejection` holds the sampler and its proof; here are the facts it needs:
 
 * ``rho(x) = exp(-x^2 / (2 variance))``, enclosed between integers by `exp_bounds`.
-* The line is cut at ``y = x + 1/2``. Block B is ``y in [B w, (B+1) w)`` with ``w = 2^k``,
-  ``sigma / w in (64, 128]``, for ``first <= B < last``. Beyond the blocks lie two tails.
+* x is real (rounded Gaussian, ``y = x + 1/2``) or an integer (discrete Gaussian, ``y = x``).
+* The line is cut by y. Block B is ``y in [B w, (B+1) w)`` with ``w = 2^k``, ``sigma / w`` in
+  (64, 128] or less where w is the least allowed: 2^-10, for integers 1. ``first <= B < last``.
+  Beyond the blocks lie two tails.
 * Of the 2^16 slots, block B owns ``m_B``, each tail ``m_tail``.
 * A proposal x in block B is accepted with probability ``a(x) = c rho(x) / m_B``; in the g-th
   segment (of width W) of a tail with ``a(x) = c rho(x) (W/w) 2^(g+1) / m_tail``.
@@ -13,8 +15,9 @@ to float64. `noise` holds the sampler and its proof; this module holds the facts
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from enum import Enum
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil, isqrt
 from typing import NamedTuple
 
@@ -29,13 +32,23 @@ COIN_BITS = 24
 ENTRY_BITS = COIN_BITS + 1
 
 _RATIO_LOG2 = 7  # sigma <= 2^7 w
-_MIN_WIDTH_LOG2 = -10
 _RHO_BITS = 128
 _SCALE_BITS = 8  # c is a multiple of 2^-8
 _TAIL_MULTIPLE = Fraction(17, 2)
-_HALF = Fraction(1, 2)
 _LN_2 = Fraction(693148, 10**6)  # rounded up
 _MAX_EXPONENT = Fraction(3, 20)  # the polynomial of the sampler is proven for [0, 0.15]
+
+
+class Law(Enum):
+    """What is sampled; X is normal with mean 0."""
+
+    ROUNDED_GAUSSIAN = "floor(X + 1/2)"
+    DISCRETE_GAUSSIAN = "X, given that X is an integer"
+
+    @property
+    def shift(self) -> Fraction:
+        """The difference of y and x."""
+        return Fraction(0) if self is Law.DISCRETE_GAUSSIAN else Fraction(1, 2)
 
 
 def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
@@ -67,8 +80,9 @@ def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the line is cut for one variance; every length is exact."""
+    """How the line is cut for one law and variance; every length is exact."""
 
+    law: Law
     variance: Fraction
     width_log2: int
     first: int
@@ -86,9 +100,16 @@ class Layout:
         return max(self.width_log2, 0)
 
     @property
+    def span(self) -> Fraction:
+        """The length of the interval of x over which the bounds of a block hold."""
+        is_point = self.law is Law.DISCRETE_GAUSSIAN and self.width == 1
+        return Fraction(0) if is_point else self.width
+
+    @property
     def tail_start(self) -> Fraction:
-        """A lower bound of abs(x) in both tails."""
-        return min(self.last * self.width - _HALF, _HALF - self.first * self.width)
+        """A lower bound of abs(x) in both tails: y >= last w, or floor(y) <= first w - 1."""
+        shift = self.law.shift
+        return min(self.last * self.width - shift, 1 - shift - self.first * self.width)
 
 
 class _Block(NamedTuple):
@@ -132,16 +153,18 @@ class NoiseTables:
 
 
 @lru_cache(maxsize=8)
-def noise_tables(variance: Fraction) -> NoiseTables:
+def noise_tables(law: Law, variance: Fraction) -> NoiseTables:
     """Return the tables for ``variance``, built once and kept for the eight used last.
 
     Raises:
         ValueError: ``variance`` lies outside 1/64 .. 2^60.
     """
-    return build_tables(variance)
+    return build_tables(law, variance)
 
 
-def build_tables(variance: Fraction, tail_multiple: Fraction = _TAIL_MULTIPLE) -> NoiseTables:
+def build_tables(
+    law: Law, variance: Fraction, tail_multiple: Fraction = _TAIL_MULTIPLE
+) -> NoiseTables:
     """Build the tables; ``tail_multiple`` is where the tails start, in standard deviations.
 
     The law of the samples does not depend on ``tail_multiple``, only their speed: tests lower
@@ -153,26 +176,27 @@ def build_tables(variance: Fraction, tail_multiple: Fraction = _TAIL_MULTIPLE) -
     """
     if not MIN_VARIANCE <= variance <= MAX_VARIANCE:
         raise ValueError(f"noise variance {variance} is outside 1/64 .. 2^60")
-    layout = _cut(variance, tail_multiple)
+    layout = _cut(law, variance, tail_multiple)
     blocks = _blocks(layout)
     envelope = _envelope(layout, blocks)
     check_bounds(layout, blocks, envelope)
     return _tabulate(layout, blocks, envelope)
 
 
-def _cut(variance: Fraction, tail_multiple: Fraction) -> Layout:
-    width_log2 = _MIN_WIDTH_LOG2
+def _cut(law: Law, variance: Fraction, tail_multiple: Fraction) -> Layout:
+    is_integer = law is Law.DISCRETE_GAUSSIAN
+    width_log2 = 0 if is_integer else -10
     while variance > Fraction(4) ** (_RATIO_LOG2 + width_log2):
         width_log2 += 1
     width = Fraction(2) ** width_log2
     stddev = Fraction(isqrt(int(variance * 2**40)) + 1, 2**20)  # rounded up
-    tail_width = Fraction(1, 8)
+    tail_width = Fraction(1) if is_integer else Fraction(1, 8)
     while tail_width < stddev:
         tail_width *= 2
-    # Both ends are cut at the same abs(x), which lies at y = x + 1/2: not symmetric in y.
-    reach = tail_multiple * stddev
-    first, last = -ceil((reach - _HALF) / width), ceil((reach + _HALF) / width)
-    return Layout(variance, width_log2, first, last, tail_width)
+    # Both ends are cut at the same abs(x), see `Layout.tail_start`: not symmetric in y.
+    reach, shift = tail_multiple * stddev, law.shift
+    first, last = -ceil((reach + shift - 1) / width), ceil((reach + shift) / width)
+    return Layout(law, variance, width_log2, first, last, tail_width)
 
 
 def _rho_bounds(x: Fraction, variance: Fraction) -> tuple[int, int]:
@@ -180,17 +204,22 @@ def _rho_bounds(x: Fraction, variance: Fraction) -> tuple[int, int]:
 
 
 def _blocks(layout: Layout) -> list[_Block]:
-    cuts = [b * layout.width - _HALF for b in range(layout.first, layout.last + 1)]
-    rhos = [_rho_bounds(x, layout.variance) for x in cuts]
+    @cache  # neighbours share an end
+    def rho(distance: Fraction) -> tuple[int, int]:
+        return _rho_bounds(distance, layout.variance)
+
+    width, shift, span = layout.width, layout.law.shift, layout.span
     blocks = []
-    for left, right, rho_left, rho_right in zip(cuts, cuts[1:], rhos, rhos[1:], strict=False):
+    for index in range(layout.first, layout.last):
+        left = index * width - shift
+        right = left + span
         if left >= 0:
-            blocks.append(_Block(left, 1, rho_left, rho_right))
+            blocks.append(_Block(left, 1, rho(left), rho(right)))
         elif right <= 0:
-            blocks.append(_Block(-right, -1, rho_right, rho_left))
+            blocks.append(_Block(-right, -1, rho(-right), rho(-left)))
         else:
             one = (1 << _RHO_BITS, 1 << _RHO_BITS)
-            blocks.append(_Block(Fraction(0), 0, one, min(rho_left, rho_right)))
+            blocks.append(_Block(Fraction(0), 0, one, min(rho(-left), rho(right))))
     return blocks
 
 
@@ -221,7 +250,7 @@ def check_bounds(layout: Layout, blocks: list[_Block], envelope: _Envelope) -> N
     Raises:
         ArithmeticError: one of them does not hold.
     """
-    width, variance, start = layout.width, layout.variance, layout.tail_start
+    span, variance, start = layout.span, layout.variance, layout.tail_start
     outermost = max(block.nearest for block in blocks)
     claims = {
         "the scale is positive": envelope.scale > 0,
@@ -236,7 +265,7 @@ def check_bounds(layout: Layout, blocks: list[_Block], envelope: _Envelope) -> N
         "rho is known to 60 bits": all(
             (high - low) << 60 <= low for low, high in (block.peak for block in blocks)
         ),
-        "the polynomial is used where it is proven": width * (2 * outermost + width)
+        "the polynomial is used where it is proven": span * (2 * outermost + span)
         < _MAX_EXPONENT * 2 * variance,
     }
     for claim, holds in claims.items():
