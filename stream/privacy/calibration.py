@@ -5,8 +5,9 @@ for are ``cap_units // charge_units``. What has to be rounded is rounded to the 
 the promise: epsilon up to 1e-6, the noise multiplier up in its ninth digit.
 
 Guarantee: for what the ``solve_`` functions return, the windows' charges fit the cap of epsilon.
-Under `PrivacyFilter.GDP` that is (epsilon, delta)-DP for everything a cluster releases, as in a
-`PrivacyPlan` (`stream.privacy` says why). `PrivacyFilter.ZCDP` is for comparison.
+That is (epsilon, delta)-DP for everything a cluster releases, as in a `PrivacyPlan`: under
+`PrivacyFilter.GDP` with rounded Gaussian noise, under `PrivacyFilter.ZCDP` with discrete Gaussian
+noise too (`stream.privacy` says why).
 
 References:
     Balle, Wang (2018), Improving the Gaussian mechanism, Theorem 8 (the GDP formula).
@@ -40,10 +41,10 @@ class PrivacyFilter(StrEnum):
     """How a ledger turns the sum of its charges into epsilon; the charges are the same."""
 
     GDP = "gdp"
-    """The product's: rounded Gaussian noise, exact conversion."""
+    """Exact conversion; holds for rounded Gaussian noise alone."""
 
     ZCDP = "zcdp"
-    """The optimal conversion of zCDP, which also holds for the discrete Gaussian."""
+    """Best known conversion of zCDP; holds for discrete Gaussian noise as well."""
 
     def epsilon(self, units: int, delta: float) -> float:
         """Return epsilon for charges of ``units`` in total, rounded up to 1e-6.

@@ -1,4 +1,7 @@
-"""Reference: PRIVACY notes 2.2, row K7; dp_accounting for the rest."""
+"""Agreement with dp_accounting and the ledger, and what holds of all arguments.
+
+The reference values are in test_reference_values.py.
+"""
 
 import dataclasses
 import math
@@ -42,39 +45,6 @@ deltas = st.floats(-30, -1).map(lambda exponent: 10.0**exponent)
 counts = st.integers(1, 10**6)
 multipliers = st.floats(-1, 4).map(lambda exponent: 10.0**exponent)
 factors = st.floats(1.001, 10)
-
-
-# --- Reference values ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("privacy_filter", "windows"), [("gdp", 70), ("zcdp", 62)])
-def test_noise_of_ten_sensitivities_lasts_the_reference_number_of_windows(privacy_filter, windows):
-    found = solve_windows(
-        epsilon=4.0,
-        delta=1e-6,
-        noise_multiplier=10.0,
-        privacy_filter=PrivacyFilter(privacy_filter),
-    )
-    assert found.windows == windows
-    assert (found.epsilon, found.delta, found.noise_multiplier) == (4.0, 1e-6, 10.0)
-    assert found.rho == pytest.approx(windows / 200, rel=1e-15)
-
-
-@pytest.mark.parametrize(  # K6
-    ("epsilon", "rho"),
-    [(0.5, 0.006641524), (1, 0.024355970), (2, 0.088152688), (4, 0.311064955), (8, 1.052358005)],
-)
-def test_the_zcdp_cap_is_that_of_the_table(epsilon, rho):
-    cap = PrivacyFilter.ZCDP.cap_units(epsilon, 1e-6)
-    assert cap / UNITS_PER_RHO == pytest.approx(rho, abs=1.5e-9)
-
-
-def test_a_hundred_windows_cost_the_reference_epsilons():
-    costs = [
-        solve_epsilon(delta=1e-6, windows=100, noise_multiplier=10.0, privacy_filter=item).epsilon
-        for item in (PrivacyFilter.GDP, PrivacyFilter.ZCDP)
-    ]
-    assert costs == [4.886555, 5.221535]  # F3: 4.886554 and 5.221534, rounded to the nearest
 
 
 # --- Agreement with other implementations --------------------------------------------------
