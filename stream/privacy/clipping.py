@@ -5,19 +5,21 @@ on the integer norm check of the cluster head (PRIVACY 1.3), which trusts no cli
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_Real = TypeVar("_Real", np.float32, np.float64)
+_Real = TypeVar("_Real", bound=np.float32 | np.float64)
 
 # The widened copy of a chunk (64 KiB) stays in cache, and a dot product this short stays on the
 # calling thread: OpenBLAS starts threads above 10,000, which costs more than it gains here.
 _CHUNK = 8192
 # Sums of squares outside this range may have lost terms to underflow, or overflowed.
 _SMALLEST_SAFE, _LARGEST_SAFE = 1e-250, 1e300
+# By so much may a clip norm that was split among layers and written in decimals exceed itself.
+_SPLIT_SLACK = 1e-6
 
 
 def l2_norm(gradient: NDArray[np.float32 | np.float64]) -> float:
@@ -73,6 +75,62 @@ def clip_l2(gradient: NDArray[_Real], l2_clip_norm: float) -> NDArray[_Real]:
     # The factor of a huge float32 gradient can be below the smallest float32.
     wide = gradient.astype(np.float64) * (l2_clip_norm / norm)
     return wide.astype(gradient.dtype)
+
+
+def validate_layer_clip_norms(layer_clip_norms: Sequence[float], l2_clip_norm: float) -> None:
+    """Check that layers clipped to ``layer_clip_norms`` make a gradient within the clip norm.
+
+    Guarantee: ``sum C_l^2 <= C^2``, but for a relative 1e-6 in C that rounding is granted.
+
+    Raises:
+        ValueError: they do not, there is none, or one is not a finite number above 0; the
+            message says what to write instead.
+    """
+    if not layer_clip_norms or not all(0 < norm < math.inf for norm in layer_clip_norms):
+        raise ValueError(
+            f"layer_clip_norms is {list(layer_clip_norms)}: write one number above 0 for each layer"
+        )
+    joint = math.hypot(*layer_clip_norms)
+    if joint > l2_clip_norm * (1 + _SPLIT_SLACK):
+        raise ValueError(
+            f"layer_clip_norms allow a gradient of norm {joint:.7g}, and the clip norm is "
+            f"{l2_clip_norm:.7g}: multiply each by {l2_clip_norm / joint:.7g}"
+        )
+
+
+def clip_layers(
+    layers: Sequence[NDArray[_Real]], layer_clip_norms: Sequence[float]
+) -> list[NDArray[_Real]]:
+    """Clip each layer to its own norm.
+
+    Flat clipping (`clip_l2` of the whole gradient) is the default and keeps the direction. This
+    bends it, but a layer with large gradients then cannot silence the others.
+
+    Guarantee: `clip_l2`'s, layer by layer. The whole has a norm of at most
+    ``sqrt(sum C_l^2)``, which `validate_layer_clip_norms` compares with the clip norm.
+
+    Args:
+        layers: Any shapes, in gradient units.
+        layer_clip_norms: The bound C_l > 0 of each layer, in gradient units.
+
+    Returns:
+        Layers of the same shapes and dtypes.
+
+    Raises:
+        ValueError: the numbers of layers and norms differ, or a layer has a NaN or an infinity.
+
+    References:
+        McMahan et al. (2018), section 3 (per-layer clipping). https://arxiv.org/abs/1710.06963
+    """
+    if len(layers) != len(layer_clip_norms):
+        raise ValueError(
+            f"there are {len(layers)} layers and {len(layer_clip_norms)} layer_clip_norms: "
+            "write one for each layer"
+        )
+    return [
+        clip_l2(layer.reshape(-1), norm).reshape(layer.shape)
+        for layer, norm in zip(layers, layer_clip_norms, strict=True)
+    ]
 
 
 def flatten(layers: Iterable[ArrayLike]) -> NDArray[np.generic]:

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from stream.privacy.clipping import clip_l2, flatten, l2_norm
+from stream.privacy.clipping import (
+    clip_l2,
+    clip_layers,
+    flatten,
+    l2_norm,
+    validate_layer_clip_norms,
+)
 
 FLOAT_DTYPES = (np.float32, np.float64)
 
@@ -94,6 +100,74 @@ def test_a_gradient_that_is_not_finite_is_refused(bad, dtype):
 def test_a_norm_above_the_largest_float_is_refused():
     with pytest.raises(ValueError, match="largest float64"):
         clip_l2(np.full(4, 1.7e308), 1.0)
+
+
+def test_each_layer_is_clipped_to_its_own_norm_and_keeps_its_shape():
+    layers = [np.full((2, 2), 10.0), np.array([3.0, 4.0]), np.array(-7.0)]
+    clipped = clip_layers(layers, [2.0, 50.0, 1.0])
+    np.testing.assert_allclose(clipped[0], np.full((2, 2), 1.0))
+    np.testing.assert_array_equal(clipped[1], [3.0, 4.0])
+    assert clipped[2] == -1.0
+    assert clipped[2].shape == ()
+
+
+layers_and_norms = st.lists(
+    st.tuples(gradients(), st.floats(1e-10, 1e10)), min_size=1, max_size=5
+).map(lambda pairs: tuple(zip(*pairs, strict=True)))
+
+
+@given(layers_and_norms)
+def test_layers_within_their_norms_make_a_gradient_within_the_clip_norm(case):
+    layers, norms = case
+    l2_clip_norm = math.hypot(*norms)
+    validate_layer_clip_norms(norms, l2_clip_norm)
+    clipped = clip_layers(layers, norms)
+    for layer, norm in zip(clipped, norms, strict=True):
+        assert l2_norm(layer) <= norm * (1 + 1e-6)
+    assert l2_norm(flatten(clipped).astype(np.float64)) <= l2_clip_norm * (1 + 1e-6)
+
+
+def test_a_large_layer_does_not_silence_a_small_one():
+    layers = [np.full(4, 1000.0), np.full(4, 0.1)]
+    flat = clip_l2(flatten(layers).astype(np.float64), 1.0)
+    assert l2_norm(flat[4:]) < 1e-3
+    assert l2_norm(clip_layers(layers, [0.8, 0.6])[1]) == pytest.approx(0.2)
+
+
+def test_a_clip_norm_split_evenly_is_accepted_whatever_the_rounding():
+    for count in range(1, 200):
+        validate_layer_clip_norms([1 / math.sqrt(count)] * count, 1.0)
+        validate_layer_clip_norms([round(0.3 / math.sqrt(count), 8)] * count, 0.3)
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), st.floats(1e-3, 1e3))
+def test_norms_that_are_too_large_together_are_refused_with_the_factor_that_helps(norms, bound):
+    joint = math.hypot(*norms)
+    if joint <= bound * (1 + 1e-6):
+        validate_layer_clip_norms(norms, bound)
+        return
+    with pytest.raises(ValueError, match="multiply each by") as caught:
+        validate_layer_clip_norms(norms, bound)
+    factor = float(str(caught.value).rsplit(" ", 1)[1])
+    assert factor == pytest.approx(bound / joint, rel=1e-6)
+    validate_layer_clip_norms([norm * factor for norm in norms], bound)
+
+
+@pytest.mark.parametrize("bad", [[], [0.1, 0.0], [-0.1], [math.nan], [math.inf]])
+def test_a_layer_clip_norm_that_is_none_is_refused(bad):
+    with pytest.raises(ValueError, match="one number above 0 for each layer"):
+        validate_layer_clip_norms(bad, 1.0)
+
+
+def test_another_number_of_layers_than_of_norms_is_refused():
+    with pytest.raises(ValueError, match="2 layers and 1 layer_clip_norms"):
+        clip_layers([np.zeros(2), np.zeros(2)], [1.0])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_layer_that_is_not_finite_is_refused(bad):
+    with pytest.raises(ValueError, match="NaN or an infinity"):
+        clip_layers([np.zeros(2), np.array([bad, 0.0])], [1.0, 1.0])
 
 
 def test_layers_are_flattened_in_list_order_and_c_order():
