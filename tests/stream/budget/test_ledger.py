@@ -137,3 +137,50 @@ def test_a_charge_of_nothing_or_less_does_not_exist(squared, variance):
 def test_a_ledger_cannot_be_changed():
     with pytest.raises(FrozenInstanceError):
         Ledger(5).spent_units = 0
+
+
+# --- A window without a release, and a cap that is each client's ---------------------------
+
+
+def test_a_window_without_a_release_takes_a_number_and_costs_nothing():
+    ledger = Ledger(10 * EVENT.units, EVENT.units, 1)
+    assert ledger.after_no_release() == Ledger(10 * EVENT.units, EVENT.units, 2)
+    receipt = ledger.after_no_release().charge(EVENT)
+    assert receipt.sequence == 3
+    with pytest.raises(LedgerError, match="receipt 3 does not follow 1"):
+        ledger.after(receipt)
+
+
+def test_where_each_client_has_a_cap_releases_go_on_and_the_total_stops_at_it():
+    ledger = Ledger(2 * EVENT.units + 1, is_per_client=True)
+    totals = []
+    for number in range(1, 6):
+        receipt = ledger.charge(EVENT)
+        assert (receipt.sequence, receipt.units) == (number, EVENT.units)
+        ledger = ledger.after(receipt)
+        totals.append(ledger.spent_units)
+    cap = ledger.cap_units
+    assert totals == [EVENT.units, 2 * EVENT.units, cap, cap, cap]
+    assert ledger.after_no_release().is_per_client
+
+
+def test_a_charge_above_the_cap_of_a_client_is_for_its_own_budget_to_refuse():
+    # Nobody could pay for it: every update is refused, and the window is empty.
+    assert Ledger(EVENT.units - 1, is_per_client=True).charge(EVENT).spent_units == EVENT.units - 1
+
+
+@given(cap=st.integers(1, 2**64), events=st.lists(EVENTS, max_size=30))
+def test_the_total_of_a_client_that_is_always_there_never_passes_its_cap(cap, events):
+    ledger, total = Ledger(cap, is_per_client=True), 0
+    for event in events:
+        ledger, total = ledger.after(ledger.charge(event)), total + event.units
+        assert ledger.spent_units == min(total, cap)
+
+
+def test_a_receipt_of_the_other_scope_is_refused():
+    per_client, per_cluster = (
+        Ledger(EVENT.units, EVENT.units, 1, is_per_client=True),
+        Ledger(EVENT.units, EVENT.units, 1),
+    )
+    with pytest.raises(LedgerError, match="does not follow"):
+        per_cluster.after(per_client.charge(EVENT))
