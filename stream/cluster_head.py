@@ -8,51 +8,38 @@ the clock, also when it is empty.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas import (
     LedgerKind,
     LedgerRecord,
-    Release,
+    decode_ledger_record,
     encode_ledger_record,
-    encode_release,
     record_hash,
-    release_digest,
 )
 
 from .aggregation.intake import BatchOutcome, Record, WindowIntake
+from .budget.client_budgets import ClientBudgets
+from .budget.limits import RateLimit, SlidingLimits
 from .errors import BudgetExhaustedError, LedgerError
 from .ledger_chain import ledger_after, verify_records
 from .privacy.event import GaussianEvent, Receipt
 from .privacy.mechanism import privatize
 from .privacy.noise import NoiseSource
 from .privacy.plan import PrivacyPlan
+from .sealing import SealedCell as SealedCell
+from .sealing import Sealing
 
 _RELEASE_DTYPES: dict[str, type[np.int32 | np.int64]] = {"int32": np.int32, "int64": np.int64}
+_NOBODY = np.empty(0, np.uint64)
 
 
-@dataclass(frozen=True, slots=True)
-class SealedCell:
-    """One sealed (cluster, window), ready for its transaction.
-
-    Attributes:
-        cluster: The cluster.
-        window: The window.
-        release: The bytes to publish after the commit, or None where nothing was released.
-        ledger_record: The bytes for the ledger, or None once the ledger is closed.
-        receipt: What the release was paid with; None with ``release``.
-        resume_offset: The first offset that an unsealed window may still need.
-    """
-
-    cluster: int
-    window: int
-    release: bytes | None
-    ledger_record: bytes | None
-    receipt: Receipt | None
-    resume_offset: int
+def records_needed(plan: PrivacyPlan) -> int:
+    """Return how many of a ledger's newest records a head needs at least to go on."""
+    return max((windows for _, windows, _ in plan.sliding_caps), default=1)
 
 
 class ClusterHead:
@@ -72,34 +59,47 @@ class ClusterHead:
         *,
         is_complete: bool,
         max_open_windows: int,
+        clients: ClientBudgets | None = None,
     ) -> None:
         """Continue where the newest of ``records`` left off.
 
         Args:
             plan: The plan.
             cluster: The cluster.
-            noise: Source of the releases' noise.
-            records: The ledger's newest records, oldest first, at least one.
+            noise: Source of the releases' noise, of the plan's kind.
+            records: The ledger's newest records, oldest first: all, or `records_needed`.
             is_complete: Whether they are the whole ledger.
             max_open_windows: How many windows may be summed at once; bounds the memory at
-                8 (dimension + 1) bytes each. At least 2.
+                8 bytes for each coordinate of a release. At least 2.
+            clients: What each client has spent, where the plan's scope is ``client``.
 
         Raises:
             LedgerError: the records cannot be trusted; the message names the remedy.
-            ValueError: ``max_open_windows`` is below 2.
+            ValueError: ``max_open_windows`` is below 2, or ``clients`` are not what the plan
+                needs.
         """
+        clients_cap = None if clients is None else clients.cap_units
+        if clients_cap != (plan.cap_units if plan.scope == "client" else None):
+            raise ValueError(
+                "clients' budgets, of the plan's cap, are for scope = \"client\", and needed there"
+            )
         newest = verify_records(plan, cluster, records, is_complete=is_complete)
         self.plan = plan
         self.cluster = cluster
         self._noise = noise
-        self._ledger = ledger_after(newest)
+        self._ledger = ledger_after(plan, newest)
+        self._newest = newest
         self._newest_hash = record_hash(records[-1])
+        self._clients = clients
+        self._limits = _limits(plan, records)
         self._intake = WindowIntake(
             plan,
             cluster,
             next_window=newest.window + 1,
             position=newest.next_offset,
             max_open_windows=max_open_windows,
+            clip=newest.clip,
+            clients=clients,
         )
         if newest.kind is LedgerKind.EXHAUSTED:
             self._intake.drain()
@@ -157,15 +157,23 @@ class ClusterHead:
         """
         if not self.is_ready():
             raise LedgerError(f"window {self.next_window} of cluster {self.cluster} is not over")
+        resume = self._intake.resume_offset()
         if self.is_exhausted:
-            resume = self._intake.resume_offset()
-            return SealedCell(self.cluster, self.next_window, None, None, None, resume)
-        event = GaussianEvent(self.plan.l2_sensitivity_squared, self.plan.noise_variance)
+            return SealedCell(self.cluster, self.next_window, None, None, None, None, resume)
+        sealing = Sealing(self.plan, self._newest, self._newest_hash, resume, now_ms)
+        planned = self._newest.next_units
+        if not planned:
+            return _cell(sealing.closing_record())
+        event = GaussianEvent(
+            self.plan.l2_sensitivity_squared, self.plan.schedule.noise_variance(planned)
+        )
+        if self._limits.refusing(event.units) is not None:
+            return self._throttled(sealing)
         try:
             receipt = self._ledger.charge(event)
         except BudgetExhaustedError:
-            return self._cell(self._closing_record(now_ms), None, None)
-        return self._released_cell(receipt, now_ms)
+            return _cell(sealing.closing_record())
+        return self._released(sealing, receipt)
 
     def commit(self, cell: SealedCell) -> int | None:
         """Move on after ``cell``'s transaction has committed.
@@ -181,66 +189,74 @@ class ClusterHead:
                 f"window {cell.window} of cluster {cell.cluster} does not follow window "
                 f"{self.next_window - 1} of cluster {self.cluster}"
             )
-        if cell.receipt is None:
-            self._intake.drain()
-        else:
+        if cell.receipt is not None:
             self._ledger = self._ledger.after(cell.receipt)
-        if cell.ledger_record is not None:
-            self._newest_hash = record_hash(cell.ledger_record)
-        return self._intake.close_window()
+        elif cell.kind is LedgerKind.THROTTLED:
+            self._ledger = self._ledger.after_no_release()
+        else:
+            self._intake.drain()
+        if cell.record is not None and cell.ledger_record is not None:
+            self._newest, self._newest_hash = cell.record, record_hash(cell.ledger_record)
+        if not self.is_exhausted:
+            self._limits.push(cell.receipt.units if cell.receipt else 0)
+            self._clients = cell.clients
+        return self._intake.close_window(self._newest.clip, self._clients)
 
-    def _released_cell(self, receipt: Receipt, now_ms: int) -> SealedCell:
+    def _released(self, sealing: Sealing, receipt: Receipt) -> SealedCell:
         dtype = _RELEASE_DTYPES[self.plan.release_dtype]
-        release = encode_release(
-            Release(
-                plan_id=self.plan.plan_id,
-                cluster=self.cluster,
-                window=self.next_window,
-                sequence=receipt.sequence,
-                charge_units=receipt.units,
-                spent_units=receipt.spent_units,
-                cap_units=receipt.cap_units,
-                noise_variance=receipt.event.noise_variance,
-                l2_sensitivity_squared=receipt.event.l2_sensitivity_squared,
-                vector=privatize(self._intake.exact_sum(), receipt, self._noise, dtype),
-            )
-        )
-        record = replace(
-            self._closing_record(now_ms),
-            kind=LedgerKind.RELEASE,
-            charge_units=receipt.units,
-            spent_units=receipt.spent_units,
-            noise_variance=receipt.event.noise_variance,
-            release_digest=release_digest(release),
-        )
-        return self._cell(record, release, receipt)
+        vector = privatize(self._intake.exact_sum(), receipt, self._noise, dtype)
+        release = sealing.release(receipt, vector)
+        record = sealing.released_record(receipt, vector, release)
+        keys = self._intake.client_keys()
+        return self._paid_by_clients(sealing, record, keys, release, receipt)
 
-    def _cell(
-        self, record: LedgerRecord, release: bytes | None, receipt: Receipt | None
+    def _throttled(self, sealing: Sealing) -> SealedCell:
+        record = sealing.throttled_record()
+        return self._paid_by_clients(sealing, record, _NOBODY, None, None)
+
+    def _paid_by_clients(
+        self,
+        sealing: Sealing,
+        record: LedgerRecord,
+        keys: NDArray[np.uint64],
+        release: bytes | None,
+        receipt: Receipt | None,
     ) -> SealedCell:
-        return SealedCell(
-            self.cluster,
-            record.window,
-            release,
-            encode_ledger_record(record),
-            receipt,
-            record.next_offset,
+        units = 0 if receipt is None else receipt.units
+        participation, digest, clients = sealing.participation(self._clients, keys, units)
+        cell = _cell(replace(record, participation_digest=digest))
+        return replace(
+            cell, release=release, receipt=receipt, participation=participation, clients=clients
         )
 
-    def _closing_record(self, now_ms: int) -> LedgerRecord:
-        return LedgerRecord(
-            plan_id=self.plan.plan_id,
-            cluster=self.cluster,
-            sequence=self._ledger.sequence + 1,
-            kind=LedgerKind.EXHAUSTED,
-            window=self.next_window,
-            next_offset=self._intake.resume_offset(),
-            charge_units=0,
-            spent_units=self._ledger.spent_units,
-            cap_units=self._ledger.cap_units,
-            noise_variance=Fraction(0),
-            l2_sensitivity_squared=self.plan.l2_sensitivity_squared,
-            release_digest=b"",
-            previous_hash=self._newest_hash,
-            sealed_at_ms=now_ms,
+
+def _cell(record: LedgerRecord) -> SealedCell:
+    return SealedCell(
+        cluster=record.cluster,
+        window=record.window,
+        kind=record.kind,
+        release=None,
+        ledger_record=encode_ledger_record(record),
+        receipt=None,
+        resume_offset=record.next_offset,
+        record=record,
+    )
+
+
+def _limits(plan: PrivacyPlan, records: Sequence[bytes]) -> SlidingLimits:
+    limits = tuple(RateLimit(*cap) for cap in plan.sliding_caps)
+    if not limits:
+        return SlidingLimits((), ())
+    needed = records_needed(plan)
+    newest = [decode_ledger_record(data) for data in records[-needed:]]
+    if len(newest) < needed and newest[0].kind is not LedgerKind.GENESIS:
+        raise LedgerError(
+            f"the rate limits need the newest {needed} records of the ledger of cluster "
+            f"{newest[0].cluster}, and it was read from record {newest[0].sequence} on"
         )
+    charges = [
+        record.charge_units
+        for record in newest
+        if record.kind in (LedgerKind.RELEASE, LedgerKind.THROTTLED)
+    ]
+    return SlidingLimits(limits, charges)

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -36,9 +37,11 @@ from stream.privacy.accounting import (
     zcdp_epsilon,
 )
 from stream.privacy.clipping import flatten
+from stream.privacy.composition import classic_noise_multiplier
 from stream.privacy.event import GaussianEvent, Receipt
 from stream.privacy.mechanism import privatize
-from stream.privacy.noise import NoiseSource, RoundedGaussian
+from stream.privacy.noise import NOISE_SOURCES, NoiseSource, RoundedGaussian
+from stream.privacy.noise_kernel import Kernel
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
 from stream.privacy.quantization import quantize, stochastic_round
 from stream.testing import UnsafeNoNoise, insecure_entropy
@@ -78,10 +81,12 @@ RECEIPT = Ledger(PLAN.cap_units).charge(EVENT)
 
 def release_path() -> list[Path]:
     """The modules that a client's data goes through before it is noisy, and the noise's own."""
-    names = ["cluster_head.py", "ledger_chain.py", "aggregation/*.py", "budget/*.py"]
-    names += [f"privacy/{name}.py" for name in ("noise*", "keystream", "mechanism", "event")]
+    names = ["cluster_head.py", "sealing.py", "ledger_chain.py", "clip_progress.py"]
+    names += ["participation_log.py", "aggregation/*.py", "budget/*.py"]
+    sampler = ("noise*", "discrete_gaussian", "keystream", "mechanism", "event")
+    names += [f"privacy/{name}.py" for name in sampler]
     paths = [path for name in names for path in (ROOT / "stream").glob(name)]
-    assert len(paths) >= 12
+    assert len(paths) >= 20
     return paths
 
 
@@ -120,6 +125,16 @@ def float_arithmetic(source: str) -> list[str]:
         or (isinstance(node, ast.Constant) and isinstance(node.value, float))
         or (isinstance(node, ast.Name) and node.id == "float")
     ]
+
+
+def constants_of(tree: ast.AST) -> set[object]:
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+
+
+def functions_with_the_classic_constant(path: Path) -> list[str]:
+    """Where a module has 1.25, by the name of the outermost statement that holds it."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return [getattr(node, "name", "?") for node in body if 1.25 in constants_of(node)]
 
 
 def update(client: str, vector, plan: PrivacyPlan = PLAN, **changes) -> Update:
@@ -210,10 +225,10 @@ def test_pitfall_04_overflow_and_order_cannot_lower_the_sensitivity():
     assert squared_norm(np.full(1000, -128, np.int8)) == 1000 * 2**14
     assert squared_norm(np.full(70_000, -32768, np.int16)) == 70_000 * 2**30
     wraps = dataclasses.replace(PLAN, update_dtype="int16", dimension=4)
-    refused = check_update(update("a", [-32767] * 4, wraps), wraps, 0, 0)
+    refused = check_update(update("a", [-32767] * 4, wraps), wraps, 0, 0, 0.0)
     assert refused is not None
     assert refused.reason is Reason.NORM_TOO_LARGE
-    refused = check_update(update("a", [-128, 0, 0, 0, 0, 0]), PLAN, 0, 0)
+    refused = check_update(update("a", [-128, 0, 0, 0, 0, 0]), PLAN, 0, 0, 0.0)
     assert refused is not None
     assert refused.reason is Reason.FORBIDDEN_VALUE
     several = [update(name, [9, -8, 7, i, 0, 0]) for i, name in enumerate("abcde")]
@@ -248,7 +263,7 @@ def test_pitfall_06_the_noise_is_for_the_sum():
 def test_pitfall_07_the_divisor_is_public_or_noisy(normalizer):
     minimum = 1 if normalizer == "noisy_count" else 0
     plan = dataclasses.replace(PLAN, normalizer=normalizer, minimum_count=minimum)
-    total = NoisySum(PLAN.dimension)
+    total = NoisySum(plan.release_size)
     total.add(np.array([50, 0, 0, 0, 0, 0, 5 * KAPPA], np.int64))
     divisor = {"expected_clients": 10, "noisy_count": 5}[normalizer]
     assert total.mean_gradient(plan).gradient[0] == pytest.approx(50 * plan.grid_step / divisor)
@@ -300,9 +315,23 @@ def test_pitfall_11_each_release_has_a_key_of_its_own():
 
 
 def test_pitfall_12_nobody_can_seed_the_noise():
-    assert list(inspect.signature(RoundedGaussian).parameters) == ["entropy"]
-    workers = (ROOT / "agents/workers.py").read_text(encoding="utf-8")
-    assert re.findall(r"RoundedGaussian\((.*?)\)", workers) == ["os.urandom"]
+    for source in NOISE_SOURCES.values():
+        parameters = inspect.signature(source).parameters
+        assert list(parameters) == ["entropy", "kernel"]
+        assert parameters["entropy"].default is inspect.Parameter.empty
+        # A kernel is a choice of speed between two names: there is no room for a seed in it.
+        assert parameters["kernel"].annotation is Kernel
+    assert get_args(Kernel) == ("numpy", "numba")
+    draws = [RoundedGaussian(insecure_entropy(12), "numpy").sample(2**20, 9) for _ in range(2)]
+    assert draws[0].tolist() == draws[1].tolist()  # the entropy alone decides
+    # The one place where production makes a source, by name or by its class:
+    makers = "|".join(["noise_source", *(source.__name__ for source in NOISE_SOURCES.values())])
+    made = [
+        call
+        for path in (ROOT / "agents").rglob("*.py")
+        for call in re.findall(rf"(?:{makers})\((.*?)\)", path.read_text(encoding="utf-8"))
+    ]
+    assert made == ["plan.noise, os.urandom, settings.noise_kernel"]
     names = {f.name for f in dataclasses.fields(PrivacyPlan)} | set(Settings.model_fields)
     assert not [name for name in names if "seed" in name]
 
@@ -331,10 +360,24 @@ def test_pitfall_14_the_classic_formula_is_not_used_beyond_its_range():
     plan = dataclasses.replace(PLAN, epsilon=10.0, delta=1e-6, horizon_windows=1)
     assert plan.noise_multiplier == pytest.approx(0.541086831818, rel=1e-6)
     assert plan.noise_multiplier > 0.5410868
-    for path in (ROOT / "stream").rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-        assert 1.25 not in constants, path
+    # The formula is there for comparison, in one function, which refuses what is unproven ...
+    found = {path.name: functions_with_the_classic_constant(path) for path in our_modules()}
+    assert {name: where for name, where in found.items() if where} == {
+        "composition.py": ["classic_noise_multiplier"]
+    }
+    for epsilon in (1, 1.0, 8.0, 10, math.inf, math.nan):
+        with pytest.raises(ValueError, match="needs epsilon above 0 and below 1"):
+            classic_noise_multiplier(epsilon, 1e-6)
+    # ... and at which no noise that is ever drawn can come from it.
+    users = [
+        path.relative_to(ROOT).as_posix()
+        for path in our_modules()
+        if "classic_noise_multiplier" in path.read_text(encoding="utf-8")
+    ]
+    assert users == ["stream/privacy/composition.py"]
+    for path in release_path():
+        assert not [name for name in imported(path) if "composition" in name], path
+    assert 1.25 in constants_of(ast.parse("sigma = math.sqrt(2 * math.log(1.25 / delta))"))
 
 
 def test_pitfall_15_the_odometer_has_all_its_terms():
@@ -382,7 +425,8 @@ def test_pitfall_19_the_last_charge_that_fits_is_admitted_and_no_other():
         ledger = ledger.after(ledger.charge(event))
     with pytest.raises(BudgetExhaustedError):
         ledger.charge(event)
-    assert {type(value) for value in dataclasses.astuple(ledger)} == {int}
+    counts = (ledger.cap_units, ledger.spent_units, ledger.sequence)
+    assert {type(value) for value in counts} == {int}
     assert PLAN.windows_allowed == PLAN.horizon_windows
 
 
@@ -489,8 +533,8 @@ def test_pitfall_29_the_norm_is_checked_in_integers_and_rounding_is_not_seeded_b
     at_the_bound, beyond = [32767, 0, 0, 0, 0, 0], [32767, 1, 0, 0, 0, 0]
     norms = [np.float32(np.linalg.norm(np.float32(vector))) for vector in (at_the_bound, beyond)]
     assert norms[0] == norms[1]  # float32 cannot tell them apart
-    assert check_update(update("a", at_the_bound, plan), plan, 0, 0) is None
-    refused = check_update(update("a", beyond, plan), plan, 0, 0)
+    assert check_update(update("a", at_the_bound, plan), plan, 0, 0, 0.0) is None
+    refused = check_update(update("a", beyond, plan), plan, 0, 0, 0.0)
     assert refused is not None
     assert refused.reason is Reason.NORM_TOO_LARGE
     assert inspect.signature(stochastic_round).parameters["rng"].default is inspect.Parameter.empty

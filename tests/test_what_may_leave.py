@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from prometheus_client import Counter
 
 import agents.cluster_head
 import agents.global_model
@@ -25,6 +26,7 @@ from agents.record_batch import RecordBatch
 from schemas import (
     TopicNames,
     Update,
+    decode_ledger_record,
     decode_model_snapshot,
     decode_model_state,
     decode_release,
@@ -36,8 +38,11 @@ from stream.cluster_head import ClusterHead
 from stream.global_model import GlobalModel
 from stream.ledger_chain import genesis
 from stream.metrics import GlobalMetrics, HeadMetrics, Registries
+from stream.participation_log import rebuild
+from stream.privacy.adaptive_clipping import ClippingSpec
 from stream.privacy.noise import RoundedGaussian
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
+from stream.sealing import Sealing
 from stream.testing import FakeClock, UnsafeNoNoise, insecure_entropy
 
 PLAN = PrivacyPlan(
@@ -62,7 +67,18 @@ PLAN = PrivacyPlan(
     normalizer="noisy_count",
     minimum_count=1,
 )
+PLANS = {
+    "cluster": PLAN,
+    # The victim is refused from its third window on; releases go on.
+    "client": dataclasses.replace(PLAN, scope="client", horizon_windows=2),
+    # An hour pays for three windows, and touches them all.
+    "throttled": dataclasses.replace(PLAN, hour_epsilon=6.8),
+    "adaptive": dataclasses.replace(PLAN, clipping=ClippingSpec(0.5, 0.2, 20, 1000)),
+    # The release of window 0 decides the clip norm of windows 3 to 5.
+    "adapting": dataclasses.replace(PLAN, clipping=ClippingSpec(0.5, 0.2, 20, 3)),
+}
 WINDOWS = 6  # the budget pays for four
+RELEASES = {"cluster": 4, "client": 6, "throttled": 3, "adaptive": 4, "adapting": 4}
 RESTART_AT = 2
 VICTIM = "north/victim"
 NAMES = TopicNames(PLAN.topic_prefix)
@@ -70,16 +86,23 @@ NAMES = TopicNames(PLAN.topic_prefix)
 POST_PROCESSED = ("sdp_noisy_count", "sdp_model_update_norm")
 
 
-def update(client: str, *values: int) -> bytes:
-    vector = np.zeros(PLAN.dimension, np.int8)
-    vector[: len(values)] = values
-    return encode_update(Update(PLAN.plan_id, client, 0, vector))
-
-
-def script(window: int, with_victim: bool) -> list[tuple[int, bytes]]:
+def script(
+    plan: PrivacyPlan, window: int, clip_norm: float, with_victim: bool
+) -> list[tuple[int, bytes]]:
     """What arrives in a window, with its milliseconds; the victim behaves in every way."""
+
+    def update(client: str, *values: int) -> bytes:
+        vector = np.zeros(PLAN.dimension, np.int8)
+        vector[: len(values)] = values
+        is_below = clip_norm > 0 and client != "north/b"
+        return encode_update(Update(plan.plan_id, client, 0, vector, clip_norm, is_below))
+
     begin = PLAN.window_end_ms(window - 1)
-    records = [(begin + 10, update("north/a", 5, window)), (begin + 20, update("north/b", 0, -7))]
+    records = [
+        (begin + 10, update("north/a", 5, window)),
+        (begin + 20, update("north/b", 0, -7)),
+        (begin + 25, update(f"north/{window}", 0, 0, 3)),
+    ]
     if with_victim and window != 3:
         records += [
             (begin + 30, update(VICTIM, 127, 127)),  # too long
@@ -92,33 +115,36 @@ def script(window: int, with_victim: bool) -> list[tuple[int, bytes]]:
     return [*records, (begin + 900, update("north/c", 1, 1, 1))]
 
 
-def difference(window: int) -> np.ndarray:
+def difference(plan: PrivacyPlan, window: int) -> np.ndarray:
     """What the victim adds to the exact sum of a window."""
-    total = np.zeros(PLAN.dimension + 1, np.int64)
-    if window != 3:
-        total[[0, 1, 2, 6]] = 60, -window, 1, PLAN.count_weight
+    total = np.zeros(plan.release_size, np.int64)
+    is_spent = plan.scope == "client" and window >= plan.windows_allowed
+    if window != 3 and not is_spent:
+        total[[0, 1, 2, 6]] = 60, -window, 1, plan.count_weight
+        total[7:] = 10  # half the bit's weight: it is within the norm
     return total
 
 
 class Exact(UnsafeNoNoise):
     """No noise."""
 
-    def __init__(self, with_victim: bool) -> None:
+    def __init__(self, plan: PrivacyPlan, with_victim: bool) -> None:
         pass
 
 
 class Coupled:
     """In the world without the victim, noise that differs by what the victim would have added."""
 
-    def __init__(self, with_victim: bool) -> None:
-        self._noise = RoundedGaussian(insecure_entropy(1))
+    def __init__(self, plan: PrivacyPlan, with_victim: bool) -> None:
+        self._plan = plan
+        self._noise = RoundedGaussian(insecure_entropy(3))
         self._with_victim = with_victim
         self._window = 0
 
     def sample(self, variance, size):
         noise = self._noise.sample(variance, size)
         if not self._with_victim:
-            noise += difference(self._window)
+            noise += difference(self._plan, self._window)
         self._window += 1
         return noise
 
@@ -130,6 +156,7 @@ class Kafka:
     clock: FakeClock
     topics: dict[str, list[bytes]] = field(default_factory=dict)
     public: list[tuple[int, bytes]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
     def write(self, records, resume=None, metadata=None):
         for record in records:
@@ -141,42 +168,55 @@ class Kafka:
 
     def report_rejected(self, cluster, rejected):
         """To the private topic of rejects."""
+        self.refused += [str(each.rejection.reason) for each in rejected]
 
     def end_offset(self, topic, partition):
         return len(self.topics[topic])
 
 
 class HeadOpener:
-    def __init__(self, kafka, noise):
-        self._kafka, self._noise = kafka, noise
-        kafka.topics[NAMES.ledger] = [encode_ledger_record(genesis(PLAN, 0, 0, 0, PLAN.start_ms))]
+    def __init__(self, plan, kafka, noise):
+        self._plan, self._kafka, self._noise = plan, kafka, noise
+        kafka.topics[NAMES.ledger] = [encode_ledger_record(genesis(plan, 0, 0, 0, plan.start_ms))]
 
     def open(self, cluster):
         head = ClusterHead(
-            PLAN,
+            self._plan,
             cluster,
             self._noise,
             self._kafka.topics[NAMES.ledger],
             is_complete=True,
             max_open_windows=4,
+            clients=self._clients() if self._plan.scope == "client" else None,
         )
         return OpenedCluster(head, self._kafka, None, 0)
 
+    def _clients(self):
+        plan, topics = self._plan, self._kafka.topics
+        newest = decode_ledger_record(topics[NAMES.ledger][-1])
+        records, digest = topics.get(NAMES.participation, []), newest.participation_digest
+        return rebuild(plan.cap_units, records, plan.plan_id, 0, newest.sequence, digest)
+
 
 class ModelOpener:
-    def __init__(self, kafka):
-        self._kafka = kafka
+    def __init__(self, plan, kafka):
+        self._plan, self._kafka = plan, kafka
 
     def open(self):
         weights = np.linspace(-1, 1, PLAN.dimension)
-        return GlobalModel.start(PLAN, weights, merge_deadline_ms=1000), self._kafka
+        return GlobalModel.start(self._plan, weights, merge_deadline_ms=1000), self._kafka
 
 
 class Feed:
     """Stands in for the consumer, which the world below plays itself."""
 
     def __init__(self, **_):
-        pass
+        self.position = self.epoch = 0
+
+    def seek(self, partition, offset):
+        """Go back to what was left for a second pass."""
+        self.position, self.epoch = offset, self.epoch + 1
+        return self.epoch
 
 
 @dataclass
@@ -232,8 +272,11 @@ class _Lines(logging.Handler):
 class World:
     """One run: windows arrive, are sealed, published and merged; the head restarts once."""
 
-    def __init__(self, make_noise, with_victim, monkeypatch):
+    def __init__(self, name, make_noise, with_victim, monkeypatch):
         self.seen = Seen()
+        self.refused = []
+        self._plan = plan = PLANS[name]
+        self._releases = RELEASES[name]
         self._with_victim = with_victim
         self._clock = FakeClock(PLAN.start_ms)
         self._kafka = Kafka(self._clock)
@@ -243,19 +286,19 @@ class World:
             monkeypatch.setattr(module, "PartitionFeed", Feed)
             monkeypatch.setattr(module, "now_ms", self._clock)
         monkeypatch.setattr(agents.cluster_head, "_TICK_S", 0.001)
-        self._registries = Registries(PLAN)
+        self._registries = Registries(plan)
         self._health = Health("head")
-        edges = {"app": None, "channel": None, "plan": PLAN, "feed_options": {}}
+        edges = {"app": None, "channel": None, "plan": plan, "feed_options": {}}
         self._head = HeadService(
-            opener=HeadOpener(self._kafka, make_noise(with_victim)),
+            opener=HeadOpener(plan, self._kafka, make_noise(plan, with_victim)),
             publisher=self._kafka,
             ends=self._kafka,
-            metrics=HeadMetrics(self._registries, PLAN),
+            metrics=HeadMetrics(self._registries, plan),
             health=self._health,
             **edges,
         )
         self._model = GlobalService(
-            opener=ModelOpener(self._kafka),
+            opener=ModelOpener(plan, self._kafka),
             ends=self._kafka,
             metrics=GlobalMetrics(self._registries),
             health=Health("global"),
@@ -275,6 +318,7 @@ class World:
         self.seen.releases = self._kafka.public
         self.seen.snapshots = self._kafka.topics[NAMES.model]
         self.seen.states = self._kafka.topics[NAMES.model_state]
+        self.refused = self._kafka.refused
         return self.seen
 
     async def _run(self):
@@ -290,14 +334,22 @@ class World:
 
     async def _restart(self):
         await self._head.close_partition(0)
-        position = await self._head.open_partition(0, 0, None)
-        await self._head.take(RecordBatch(0, 0, self._updates[position:], len(self._updates)))
+        feed = self._head._feed
+        feed.position, feed.epoch = await self._head.open_partition(0, 0, None), 0
+        await self._deliver()
+
+    async def _deliver(self):
+        """Give the head what it has not read."""
+        feed, end = self._head._feed, len(self._updates)
+        batch = RecordBatch(0, feed.epoch, self._updates[feed.position :], end)
+        feed.position = end
+        await self._head.take(batch)
 
     async def _pass(self, window):
-        first = len(self._updates)
-        for timestamp, value in script(window, self._with_victim):
+        clip_norm = self._clip_norm(window)
+        for timestamp, value in script(self._plan, window, clip_norm, self._with_victim):
             self._updates.append(Record(len(self._updates), timestamp, value))
-        await self._head.take(RecordBatch(0, 0, self._updates[first:], len(self._updates)))
+        await self._deliver()
         end = PLAN.window_end_ms(window)
         for moment in (end + PLAN.grace_ms, end + PLAN.release_delay_ms - 1):
             self._clock.advance(moment - self._clock())
@@ -310,15 +362,28 @@ class World:
         await self._model.take(RecordBatch(0, 0, records, len(self._kafka.public)))
         self._look()
 
+    def _clip_norm(self, window):
+        """What clients learn from the public releases."""
+        if self._plan.clipping is None:
+            return 0.0
+        norm = self._plan.l2_clip_norm
+        for _, data in self._kafka.public:
+            release = decode_release(data)
+            if release.next_clip_norm and release.next_clip_window <= window:
+                norm = release.next_clip_norm
+        return norm
+
     async def _settle(self, window, *, is_due=False):
         """Wait until the head's own task has done what the clock allows, metrics included."""
-        published = min(window + 1, PLAN.windows_allowed) if is_due else 0
+        published = min(window + 1, self._releases) if is_due else 0
         async with asyncio.timeout(20):
-            while (  # noqa: ASYNC110 - the head's task tells nobody
+            while (
                 self._count("sdp_windows_sealed_total") <= window
                 or self._count("sdp_releases_total") < published
             ):
                 await asyncio.sleep(0.002)
+                if self._head._feed.position < len(self._updates):
+                    await self._deliver()
 
     def _count(self, name):
         registries = (self._registries.operator, self._registries.public)
@@ -330,32 +395,70 @@ class World:
         self.seen.health.append(self._health.status())
 
 
-def runs(make_noise, monkeypatch) -> tuple[Seen, Seen]:
-    return tuple(World(make_noise, there, monkeypatch).run() for there in (True, False))
+def runs(name, make_noise, monkeypatch) -> tuple[Seen, Seen]:
+    return tuple(World(name, make_noise, there, monkeypatch).run() for there in (True, False))
 
 
-def assert_alike(make_noise, monkeypatch):
-    whole, less = runs(make_noise, monkeypatch)
+def assert_alike(name, make_noise, monkeypatch):
+    whole, less = runs(name, make_noise, monkeypatch)
     if make_noise is Exact:
         whole, less = whole.without_vectors(), less.without_vectors()
     for item in dataclasses.fields(Seen):
         assert getattr(whole, item.name) == getattr(less, item.name), item.name
 
 
-@pytest.mark.parametrize("make_noise", [Exact, Coupled])
-def test_one_client_changes_nothing_public_but_through_the_noisy_vectors(make_noise, monkeypatch):
-    assert_alike(make_noise, monkeypatch)
+@pytest.mark.parametrize(
+    ("name", "make_noise"),
+    # Where the clip norm adapts, it follows the vectors, and is as they are.
+    [(name, noise) for name in PLANS for noise in (Exact, Coupled) if name != "adapting"]
+    + [("adapting", Coupled)],
+)
+def test_one_client_changes_nothing_public_but_through_the_noisy_vectors(
+    name, make_noise, monkeypatch
+):
+    assert_alike(name, make_noise, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["client", "throttled", "adaptive"])
+def test_in_every_kind_of_plan_the_client_does_change_the_sums(name, monkeypatch):
+    whole, less = runs(name, Exact, monkeypatch)
+    vectors = [
+        [decode_release(data).vector.astype(np.int64) for _, data in seen.releases]
+        for seen in (whole, less)
+    ]
+    assert len(vectors[0]) == len(vectors[1]) == RELEASES[name] == len(whole.snapshots)
+    changes = [(more - fewer).tolist() for more, fewer in zip(*vectors, strict=True)]
+    assert changes == [difference(PLANS[name], window).tolist() for window in range(len(changes))]
+    held_back = [line for line in whole.logs if "a rate limit holds window" in line]
+    assert len(held_back) == (3 if name == "throttled" else 0)
+
+
+def test_a_client_that_is_refused_is_refused_inside(monkeypatch):
+    world = World("client", Exact, True, monkeypatch)
+    seen = world.run()
+    assert "client_exhausted" in world.refused
+    assert not [line for line in seen.logs if "exhausted" in line or VICTIM in line]
+    public = str(seen.metrics) + str(seen.health)
+    assert "exhausted" not in public.replace("sdp_budget_exhausted", "")
+
+
+def test_the_clip_norm_does_adapt_and_clients_follow_it(monkeypatch):
+    world = World("adapting", Coupled, True, monkeypatch)
+    norms = [decode_release(data).clip_norm for _, data in world.run().releases]
+    assert norms[:3] == [1.0] * 3
+    assert norms[3] != 1.0
+    assert "wrong_scale" not in world.refused
 
 
 def test_the_runs_are_real_ones_and_the_client_does_change_the_sums(monkeypatch):
-    whole, less = runs(Exact, monkeypatch)
+    whole, less = runs("cluster", Exact, monkeypatch)
     vectors = [
         [decode_release(data).vector.astype(np.int64) for _, data in seen.releases]
         for seen in (whole, less)
     ]
     assert len(vectors[0]) == len(vectors[1]) == PLAN.windows_allowed == 4
     for window, (more, fewer) in enumerate(zip(*vectors, strict=True)):
-        assert (more - fewer).tolist() == difference(window).tolist()
+        assert (more - fewer).tolist() == difference(PLAN, window).tolist()
     assert len(whole.snapshots) == 4
     due = [PLAN.window_end_ms(window) + PLAN.release_delay_ms for window in range(4)]
     assert [at for at, _ in whole.releases] == due
@@ -365,12 +468,17 @@ def test_the_runs_are_real_ones_and_the_client_does_change_the_sums(monkeypatch)
 
 
 def _leak_a_count(monkeypatch):
-    count = HeadMetrics.observe_batch
+    begin, count = HeadMetrics.__init__, HeadMetrics.observe_batch
+
+    def begin_with_a_leak(self, registries, plan):
+        begin(self, registries, plan)
+        self.leak = Counter("sdp_leak", "Of updates.", registry=registries.public)
 
     def observe_batch(self, cluster, outcome):
         count(self, cluster, outcome)
-        self._releases.labels(cluster).inc(outcome.accepted)
+        self.leak.inc(outcome.accepted)
 
+    monkeypatch.setattr(HeadMetrics, "__init__", begin_with_a_leak)
     monkeypatch.setattr(HeadMetrics, "observe_batch", observe_batch)
 
 
@@ -394,9 +502,37 @@ def _leak_a_time(monkeypatch):
     monkeypatch.setattr(Kafka, "publish", publish_later)
 
 
+def _leak_who_is_refused(monkeypatch):
+    report = Kafka.report_rejected
+
+    def tell(self, cluster, rejected):
+        report(self, cluster, rejected)
+        count = self.refused.count("client_exhausted")
+        logging.getLogger("agents.publisher").info("%d updates could not be paid for", count)
+
+    monkeypatch.setattr(Kafka, "report_rejected", tell)
+
+
+def _leak_a_charge(monkeypatch):
+    release = Sealing.release
+
+    def cheaper(self, receipt, vector):
+        units = receipt.units - int(vector[1] % 2)
+        return release(self, dataclasses.replace(receipt, units=units), vector)
+
+    monkeypatch.setattr(Sealing, "release", cheaper)
+
+
 @pytest.mark.parametrize("make_noise", [Exact, Coupled])
 @pytest.mark.parametrize("leak", [_leak_a_count, _leak_a_log_line, _leak_a_time])
 def test_a_leak_is_noticed(leak, make_noise, monkeypatch):
     leak(monkeypatch)
     with pytest.raises(AssertionError):
-        assert_alike(make_noise, monkeypatch)
+        assert_alike("cluster", make_noise, monkeypatch)
+
+
+@pytest.mark.parametrize("leak", [_leak_who_is_refused, _leak_a_charge])
+def test_a_leak_of_who_has_spent_its_budget_is_noticed(leak, monkeypatch):
+    leak(monkeypatch)
+    with pytest.raises(AssertionError):
+        assert_alike("client", Exact, monkeypatch)

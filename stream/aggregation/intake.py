@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas import MalformedMessageError, Update, decode_update
+from schemas import ClipState, MalformedMessageError, Update, decode_update
+from stream.budget.client_budgets import ClientBudgets, client_key
+from stream.clip_progress import clip_norm_of, first_unknown_window
 from stream.privacy.plan import PrivacyPlan
 
 from .validation import Reason, Rejection, check_update
@@ -64,8 +66,19 @@ class WindowIntake:
         next_window: int,
         position: int,
         max_open_windows: int,
+        clip: ClipState | None = None,
+        clients: ClientBudgets | None = None,
     ) -> None:
         """Begin with ``next_window`` at offset ``position``, nothing counted yet.
+
+        Args:
+            plan: The plan.
+            cluster: The cluster.
+            next_window: The oldest window that is not sealed.
+            position: The next offset to offer.
+            max_open_windows: How many windows are summed at once.
+            clip: The state of adaptive clipping before ``next_window``.
+            clients: What each client has spent before ``next_window``, where each has a budget.
 
         Raises:
             ValueError: ``max_open_windows`` is below 2.
@@ -78,9 +91,11 @@ class WindowIntake:
         self._plan = plan
         self._cluster = cluster
         self._max_open_windows = max_open_windows
+        self._clip = clip
+        self._clients = clients
         self._open: dict[int, WindowSum] = {}
         # Windows at or past the limit are left for a later pass over the same records.
-        self._limit_window = next_window + max_open_windows
+        self._limit_window = self._first_window_to_leave()
         self._deferred_offset: int | None = None
         self._furthest = position
         # (newest window that was over, end of the log asked for after that), oldest first.
@@ -121,9 +136,16 @@ class WindowIntake:
         return bool(self._ends) and self.position >= self._ends[0][1]
 
     def exact_sum(self) -> NDArray[np.int64]:
-        """Return the next window's sum, shape ``(dimension + 1,)``; sensitive."""
+        """Return the next window's sum, shape ``(plan.release_size,)``; sensitive."""
         total = self._open.get(self.next_window)
-        return np.zeros(self._plan.dimension + 1, np.int64) if total is None else total.exact_sum
+        return np.zeros(self._plan.release_size, np.int64) if total is None else total.exact_sum
+
+    def client_keys(self) -> NDArray[np.uint64]:
+        """Return who is in the next window's sum, sorted, where clients have budgets; secret."""
+        total = self._open.get(self.next_window)
+        keys = np.fromiter(total.client_keys if total else (), np.uint64)
+        keys.sort()
+        return keys
 
     def resume_offset(self) -> int:
         """Return the first offset that a window after the next one may still need."""
@@ -138,22 +160,33 @@ class WindowIntake:
         self._open.clear()
         self._deferred_offset = None
 
-    def close_window(self) -> int | None:
-        """Forget the next window and go on to the one after it.
+    def close_window(
+        self, clip: ClipState | None = None, clients: ClientBudgets | None = None
+    ) -> int | None:
+        """Forget the next window and go on to the one after it, with the state before that one.
 
         Returns:
             The offset to read from again, where windows were left for another pass, else None.
         """
         self._open.pop(self.next_window, None)
         self.next_window += 1
+        self._clip, self._clients = clip, clients
         if self._deferred_offset is None:
-            self._limit_window = self.next_window + self._max_open_windows
+            self._limit_window = self._first_window_to_leave()
             return None
         if self.next_window < self._limit_window:
             return None
         self.position, self._deferred_offset = self._deferred_offset, None
-        self._limit_window = self.next_window + self._max_open_windows
+        self._limit_window = self._first_window_to_leave()
         return self.position
+
+    def _first_window_to_leave(self) -> int:
+        """Return the first window that does not fit in memory or whose scale is not known yet."""
+        limit = self.next_window + self._max_open_windows
+        if self._clip is None:
+            return limit
+        known = first_unknown_window(self._plan, self._clip, self.next_window - 1)
+        return min(limit, known)
 
     def _take(self, record: Record, outcome: BatchOutcome) -> None:
         window = self._plan.window_of(record.timestamp_ms)
@@ -182,7 +215,9 @@ class WindowIntake:
             rejection: Rejection | None = Rejection(Reason.MALFORMED, str(error))
         else:
             client_id = update.client_id
-            rejection = check_update(update, self._plan, self._cluster, window)
+            rejection = check_update(
+                update, self._plan, self._cluster, window, self._clip_norm(window)
+            )
             if rejection is None:
                 rejection = self._add(update, window, record.offset)
         if rejection is None:
@@ -196,5 +231,20 @@ class WindowIntake:
             total = self._open[window] = WindowSum(self._plan, offset)
         elif total.has(update.client_id):
             return Rejection(Reason.DUPLICATE, f"already counted in window {window}")
-        total.add(update.client_id, update.vector)
+        if self._clients is not None:
+            key = client_key(self._plan.plan_id, update.client_id)
+            if not self._can_pay(self._clients, key, window):
+                return Rejection(Reason.CLIENT_EXHAUSTED, "the client's budget is spent")
+            total.client_keys.add(key)
+        total.add(update)
         return None
+
+    def _can_pay(self, clients: ClientBudgets, key: int, window: int) -> bool:
+        # Windows that are summed but not sealed are as good as paid.
+        owed = sum(key in total.client_keys for at, total in self._open.items() if at != window)
+        return clients.may_pay(key, (owed + 1) * self._plan.charge_units)
+
+    def _clip_norm(self, window: int) -> float:
+        if self._clip is None:
+            return 0.0
+        return clip_norm_of(self._plan, self._clip, self.next_window - 1, window) or 0.0

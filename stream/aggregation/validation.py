@@ -28,12 +28,14 @@ class Reason(StrEnum):
     UNKNOWN_CLUSTER = "unknown_cluster"
     FOREIGN_CLUSTER = "foreign_cluster"
     FUTURE_MODEL = "future_model"
+    WRONG_SCALE = "wrong_scale"
     FORBIDDEN_VALUE = "forbidden_value"
     NORM_TOO_LARGE = "norm_too_large"
     DUPLICATE = "duplicate"
     LATE = "late"
     NOT_STARTED = "not_started"
     EXHAUSTED = "exhausted"
+    CLIENT_EXHAUSTED = "client_exhausted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,21 @@ class Rejection:
     detail: str
 
 
-def check_update(update: Update, plan: PrivacyPlan, cluster: int, window: int) -> Rejection | None:
+def check_update(
+    update: Update, plan: PrivacyPlan, cluster: int, window: int, clip_norm: float
+) -> Rejection | None:
     """Return why ``update`` may not enter ``window`` of ``cluster``, or None.
+
+    ``clip_norm`` is the one in force for the window, 0 where clipping is not adaptive.
 
     Guarantee: an update that passes has the exact integer norm ``sum g_i^2 <= D^2``, whatever
     made it, and every coordinate within the symmetric limit.
     """
-    return _check_header(update, plan, cluster, window) or _check_vector(update.vector, plan)
+    return (
+        _check_header(update, plan, cluster, window)
+        or _check_scale(update, clip_norm)
+        or _check_vector(update.vector, plan)
+    )
 
 
 def squared_norm(vector: NDArray[np.integer]) -> int:
@@ -72,8 +82,8 @@ def _check_header(update: Update, plan: PrivacyPlan, cluster: int, window: int) 
     vector = update.vector
     if vector.dtype.name != plan.update_dtype:
         return Rejection(Reason.WRONG_DTYPE, f"{vector.dtype.name}, not {plan.update_dtype}")
-    if vector.size != plan.dimension:
-        return Rejection(Reason.WRONG_DIMENSION, f"{vector.size}, not {plan.dimension}")
+    if vector.size != plan.coordinate_count:
+        return Rejection(Reason.WRONG_DIMENSION, f"{vector.size}, not {plan.coordinate_count}")
     home = plan.cluster_of(update.client_id)
     if home is None:
         return Rejection(Reason.UNKNOWN_CLUSTER, "no cluster has this client's prefix")
@@ -84,6 +94,13 @@ def _check_header(update: Update, plan: PrivacyPlan, cluster: int, window: int) 
         return Rejection(
             Reason.FUTURE_MODEL, f"model {update.model_version} cannot exist in window {window}"
         )
+    return None
+
+
+def _check_scale(update: Update, clip_norm: float) -> Rejection | None:
+    # Grid steps of two scales cannot be added; the bound itself holds in any of them.
+    if update.clip_norm != clip_norm:
+        return Rejection(Reason.WRONG_SCALE, f"clip norm {update.clip_norm}, not {clip_norm}")
     return None
 
 

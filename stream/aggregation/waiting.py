@@ -11,18 +11,22 @@ for a window that is merged already is late, and goes with the next window.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
 
 import numpy as np
 
-from schemas import Release
+from schemas import ClipNorm, Release
+from stream.clip_progress import announced_clip_norms, is_in_scale
 from stream.privacy.plan import PrivacyPlan
 
 from .merge import NoisySum
 
-# A waiting window is a vector in memory: with more of them than this, the oldest is merged as it
-# is rather than waited for. Cells that it lacks become late ones, so nothing is lost.
+# A waiting window is a vector in memory (where clipping adapts, one for each clip norm of its
+# clusters): with more of them than this, the oldest is merged as it is rather than waited for.
+# Cells that it lacks become late ones, so nothing is lost. Late cells that need so many vectors
+# more than a window are not kept waiting either.
 WAITING_WINDOW_LIMIT = 32
 # No head releases a window before its end; its clock may disagree with the broker's.
 CLOCK_SKEW_MS = 60_000
@@ -38,20 +42,22 @@ class ReleaseOutcome(StrEnum):
     UNKNOWN_CLUSTER = "unknown_cluster"
     WRONG_DIMENSION = "wrong_dimension"
     WRONG_DTYPE = "wrong_dtype"
+    WRONG_SCALE = "wrong_scale"
     FUTURE = "future"
 
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """Where a waiting release stands in the log, and what tells it from another."""
+    """Where a waiting release stands in the log, what it announces, and what else tells it."""
 
     offset: int
     sequence: int
     digest: bytes
+    clip_norms: tuple[ClipNorm, ...]
 
-    @classmethod
-    def of(cls, offset: int, release: Release) -> "_Arrival":
-        return cls(offset, release.sequence, hashlib.sha256(release.vector.data).digest())
+    def repeats(self, other: "_Arrival") -> bool:
+        """Say whether both are the same release, wherever they stand."""
+        return replace(self, offset=other.offset) == other
 
 
 class WaitingReleases:
@@ -119,10 +125,9 @@ class WaitingReleases:
         window = self.next_window
         if window is None:
             return None
-        is_full = len(self._sum_by_window) > WAITING_WINDOW_LIMIT
         is_asked = self._deadline_ms(window) <= self._end_asked_ms
         is_over = is_asked and self._end_offset <= self._position
-        return window if is_full or is_over or self._is_complete(window) else None
+        return window if is_over or self._is_complete(window) or self._is_full() else None
 
     def cells_through(self, window: int) -> tuple[tuple[int, int], ...]:
         """Return the waiting cells of ``window`` and before it, sorted."""
@@ -130,7 +135,7 @@ class WaitingReleases:
 
     def sum_through(self, window: int) -> NoisySum:
         """Return the sum over `cells_through`."""
-        merged = NoisySum(self._plan.dimension)
+        merged = NoisySum(self._plan.release_size)
         for key, waiting in self._sum_by_window.items():
             if key <= window:
                 merged = merged.merged_with(waiting)
@@ -142,6 +147,22 @@ class WaitingReleases:
         for cluster, cell_window in self.cells_through(window):
             merged_through[cluster] = max(merged_through[cluster], cell_window)
         return tuple(merged_through)
+
+    def clip_norms_after(
+        self, window: int, clip_norms: tuple[ClipNorm, ...]
+    ) -> tuple[ClipNorm, ...]:
+        """Return ``clip_norms`` as they stand once ``window`` is merged.
+
+        Of each cluster, the newest release that is merged tells all that is known: the norm of
+        its epoch, and the next one.
+        """
+        # Sorted, so that the newest window of a cluster comes last.
+        told = {
+            cell[0]: self._arrival_by_cell[cell].clip_norms for cell in self.cells_through(window)
+        }
+        kept = [clip for clip in clip_norms if clip.cluster not in told]
+        known = chain(kept, *told.values())
+        return tuple(sorted(known, key=lambda clip: (clip.cluster, clip.from_window)))
 
     def next_offset_after(self, window: int) -> int:
         """Return where a restart must read on, once ``window`` is merged."""
@@ -163,10 +184,12 @@ class WaitingReleases:
             return ReleaseOutcome.WRONG_PLAN
         if not 0 <= release.cluster < plan.cluster_count:
             return ReleaseOutcome.UNKNOWN_CLUSTER
-        if release.vector.shape != (plan.dimension + 1,):
+        if release.vector.shape != (plan.release_size,):
             return ReleaseOutcome.WRONG_DIMENSION
         if release.vector.dtype != np.dtype(plan.release_dtype).newbyteorder("<"):
             return ReleaseOutcome.WRONG_DTYPE
+        if not is_in_scale(plan, release):
+            return ReleaseOutcome.WRONG_SCALE
         if plan.window_end_ms(release.window) > appended_ms + CLOCK_SKEW_MS:
             return ReleaseOutcome.FUTURE
         return None
@@ -175,15 +198,28 @@ class WaitingReleases:
         cluster, window = cell = (release.cluster, release.window)
         if window <= self._merged_through[cluster]:
             return ReleaseOutcome.DUPLICATE
-        arrival = _Arrival.of(offset, release)
+        arrival = _Arrival(
+            offset,
+            release.sequence,
+            hashlib.sha256(release.vector.data).digest(),
+            announced_clip_norms(self._plan, release),
+        )
         if known := self._arrival_by_cell.get(cell):
-            is_repeat = (known.sequence, known.digest) == (arrival.sequence, arrival.digest)
+            is_repeat = arrival.repeats(known)
             return ReleaseOutcome.DUPLICATE if is_repeat else ReleaseOutcome.CONFLICT
         self._arrival_by_cell[cell] = arrival
         self._heard_through[cluster] = max(self._heard_through[cluster], window)
         key = max(window, *self._merged_through)
-        self._sum_by_window.setdefault(key, NoisySum(self._plan.dimension)).add(release.vector)
+        total = self._sum_by_window.setdefault(key, NoisySum(self._plan.release_size))
+        total.add(release.vector, release.clip_norm)
         return ReleaseOutcome.ACCEPTED
+
+    def _is_full(self) -> bool:
+        most_norms = max(total.norm_count for total in self._sum_by_window.values())
+        return (
+            len(self._sum_by_window) > WAITING_WINDOW_LIMIT
+            or most_norms > WAITING_WINDOW_LIMIT + self._plan.cluster_count
+        )
 
     def _is_complete(self, window: int) -> bool:
         # Releases come in window order: a cluster heard of later has none for this window.

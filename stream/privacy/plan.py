@@ -8,96 +8,63 @@ charge) is derived here and cannot be configured, so no two settings can contrad
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from functools import cached_property
+from typing import Literal
 
 from stream.errors import PlanError
 
-from .accounting import UNITS_PER_RHO, gaussian_charge_units, gdp_cap_units
-from .plan_checks import (
-    OPTIMIZER_KEYS,
-    OptimizerSpec,
-    check_assignment,
-    check_name,
-    require,
-    require_positive,
-    require_range,
-    set_float,
-)
+from .accounting import gaussian_charge_units
+from .adaptive_clipping import ClippingSpec
+from .calibration import PrivacyFilter
+from .plan_checks import OPTIMIZER_KEYS, OptimizerSpec, require
+from .plan_fields import COORDINATE_LIMITS, PlanFields
 from .plan_toml import plan_arguments, plan_text
 from .quantization import client_scale
+from .schedule import Schedule
+from .schedule_shares import planned_shares
+from .schedule_spec import ScheduleSpec
 
-_COORDINATE_LIMITS = {"int8": 127, "int16": 32767}
-_LATEST_START_MS = 253_402_300_799_999  # the last millisecond that TOML can write
 # Releases are int32 while this many times the expected clients (and noise) cannot leave it.
 _RELEASE_HEADROOM = 64
-_SMALLEST_VARIANCE, _LARGEST_VARIANCE = Fraction(1, 64), Fraction(1 << 60)
+# What a client's own budget may count up to: its spent units are kept in 64 bits.
+_LARGEST_CLIENT_CAP = 2**63 - 1
+_MOST_CLUSTERS_THAT_ADAPT = 1000
+_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
+_LEFT_OUT_BY_DEFAULT = (
+    "assignment_key",
+    "prefixes",
+    "minimum_count",
+    "noise",
+    "scope",
+    "hour_epsilon",
+    "day_epsilon",
+    "rotation",
+)
 
 
 @dataclass(frozen=True)
-class PrivacyPlan:
-    """What is promised, to whom, and every number that the promise rests on.
-
-    Attributes:
-        name: Short name, for people.
-        dimension: Number of coordinates d of a gradient.
-        cluster_count: Number of clusters K; one partition of the updates topic each.
-        assignment: ``hash`` (keyed hash of the client id) or ``prefix`` (what precedes its "/").
-        expected_clients: Clients that take part in a window, over all clusters; public.
-        start_ms: Epoch milliseconds at which window 0 begins.
-        window_length_ms: Length L of a window.
-        grace_ms: How long after its end a window is sealed.
-        release_delay_ms: How long after its end a release is published, whatever happened.
-        l2_clip_norm: Bound on one client's gradient, in gradient units.
-        grid_l2_bound: The bound D after rounding, in grid steps, as the head checks it.
-        count_weight: Integer weight kappa of the count coordinate, in grid steps.
-        update_dtype: ``int8`` or ``int16``.
-        epsilon: The lifetime budget's epsilon.
-        delta: The lifetime budget's delta.
-        horizon_windows: Number of releases of a cluster that the budget is spread over.
-        optimizer: The server optimizer.
-        normalizer: ``expected_clients`` or ``noisy_count``.
-        assignment_key: Public key of the hash; only with ``hash``.
-        prefixes: The prefix of each cluster, in order; only with ``prefix``.
-        minimum_count: Public floor of the noisy count; only with ``noisy_count``.
-        topic_prefix: What the names of all topics begin with.
-    """
-
-    name: str
-    dimension: int
-    cluster_count: int
-    assignment: str
-    expected_clients: int
-    start_ms: int
-    window_length_ms: int
-    grace_ms: int
-    release_delay_ms: int
-    l2_clip_norm: float
-    grid_l2_bound: int
-    count_weight: int
-    update_dtype: str
-    epsilon: float
-    delta: float
-    horizon_windows: int
-    optimizer: OptimizerSpec
-    normalizer: str
-    assignment_key: str = ""
-    prefixes: tuple[str, ...] = field(default=())
-    minimum_count: int = 0
-    topic_prefix: str = "sdp"
+class PrivacyPlan(PlanFields):
+    """What is promised, to whom, and every number that the promise rests on."""
 
     def __post_init__(self) -> None:
         """Refuse a plan that cannot be honoured; each message says what to write instead."""
-        set_float(self, "l2_clip_norm", "[gradient] l2_clip_norm")
-        set_float(self, "epsilon", "[budget] epsilon")
-        set_float(self, "delta", "[budget] delta")
-        check_name("name", self.name)
-        check_name("topic_prefix", self.topic_prefix)
-        self._check_clusters()
-        self._check_window()
-        self._check_gradient()
-        self._check_budget()
+        super().__post_init__()
+        try:
+            _ = self.client_scale
+        except ValueError as error:
+            raise PlanError(f"[gradient] grid_l2_bound: {error}") from error
+        require(
+            self.clipping is None or self.cluster_count <= _MOST_CLUSTERS_THAT_ADAPT,
+            f"[clusters] count is {self.cluster_count}: with [clipping] write at most "
+            f"{_MOST_CLUSTERS_THAT_ADAPT}, whose clip norms a model's header can hold",
+        )
+        _ = self.sliding_caps
+        require(
+            self.windows_allowed != 0,
+            "the budget does not pay for one release: raise [budget] epsilon",
+        )
 
     @classmethod
     def from_toml(cls, text: str) -> "PrivacyPlan":
@@ -106,18 +73,27 @@ class PrivacyPlan:
         Raises:
             PlanError: the text is no plan, or the plan cannot be honoured.
         """
-        plan, optimizer = plan_arguments(text)
+        plan, parts = plan_arguments(text)
         # plan_arguments has checked that the keys are ours and each value has its field's type.
-        return cls(optimizer=OptimizerSpec(**optimizer), **plan)  # type: ignore[arg-type]
+        if "schedule" in parts:
+            plan["schedule_spec"] = ScheduleSpec(**parts["schedule"])  # type: ignore[arg-type]
+        if "clipping" in parts:
+            plan["clipping"] = ClippingSpec(**parts["clipping"])  # type: ignore[arg-type]
+        return cls(optimizer=OptimizerSpec(**parts["optimizer"]), **plan)  # type: ignore[arg-type]
 
     def to_toml(self) -> str:
         """Return the plan as TOML text; `from_toml` of it is this plan."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "optimizer"}
-        for name in ("assignment_key", "prefixes", "minimum_count"):
-            if not values[name]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in _LEFT_OUT_BY_DEFAULT:
+            if values[name] == PlanFields.__dataclass_fields__[name].default:
                 del values[name]
         keys = ("kind", "learning_rate", *OPTIMIZER_KEYS[self.optimizer.kind])
-        return plan_text(values, {key: getattr(self.optimizer, key) for key in keys})
+        parts = {"optimizer": {key: getattr(self.optimizer, key) for key in keys}}
+        if self.schedule_spec != ScheduleSpec():
+            parts["schedule"] = _not_default(self.schedule_spec)
+        if self.clipping is not None:
+            parts["clipping"] = asdict(self.clipping)
+        return plan_text(values, parts)
 
     @cached_property
     def plan_id(self) -> bytes:
@@ -133,73 +109,129 @@ class PrivacyPlan:
     @property
     def coordinate_limit(self) -> int:
         """Largest absolute value of a coordinate; the most negative integer is never sent."""
-        return _COORDINATE_LIMITS[self.update_dtype]
+        return COORDINATE_LIMITS[self.update_dtype]
+
+    @property
+    def release_size(self) -> int:
+        """Number of coordinates of a release: an update's, the count, perhaps the clip bits."""
+        return self.coordinate_count + (1 if self.clipping is None else 2)
 
     @cached_property
     def client_scale(self) -> float:
         """Norm, in grid steps, that a gradient of norm ``l2_clip_norm`` is scaled to."""
-        return client_scale(self.grid_l2_bound, self.dimension)
+        return client_scale(self.grid_l2_bound, self.coordinate_count)
 
     @property
     def grid_step(self) -> float:
-        """Gradient units per grid step."""
+        """Gradient units per grid step, at the clip norm ``l2_clip_norm``."""
         return self.l2_clip_norm / self.client_scale
 
     @property
     def l2_sensitivity_squared(self) -> int:
         """How far neighbouring exact sums can differ, squared, in grid steps (PRIVACY 1.3)."""
-        return self.grid_l2_bound**2 + self.count_weight**2
+        bit = 0 if self.clipping is None else self.clipping.bit_weight // 2
+        return self.grid_l2_bound**2 + self.count_weight**2 + bit**2
+
+    @property
+    def privacy_filter(self) -> PrivacyFilter:
+        """What turns a total of charges into epsilon, by the kind of noise."""
+        is_rounded = self.noise == "rounded_gaussian"
+        return PrivacyFilter.GDP if is_rounded else PrivacyFilter.ZCDP
 
     @cached_property
     def cap_units(self) -> int:
-        """The lifetime cap R of a cluster, in units of 2^-60 zCDP."""
+        """The cap R of a cluster (or, with scope ``client``, of a client), in 2^-60 zCDP."""
         try:
-            return gdp_cap_units(self.epsilon, self.delta)
+            cap = self.privacy_filter.cap_units(self.epsilon, self.delta)
         except ValueError as error:
             raise PlanError(f"[budget] {error}: raise epsilon or delta") from error
+        require(
+            self.scope == "cluster" or cap <= _LARGEST_CLIENT_CAP,
+            f"[budget] epsilon is {self.epsilon}: a client's own budget counts up to 8 zCDP, "
+            "lower epsilon",
+        )
+        return cap
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What each window may cost."""
+        return Schedule(
+            self.schedule_spec,
+            cap_units=self.cap_units,
+            horizon=self.horizon_windows,
+            l2_sensitivity_squared=self.l2_sensitivity_squared,
+        )
+
+    @cached_property
+    def sliding_caps(self) -> tuple[tuple[Literal["hour", "day"], int, int], ...]:
+        """The rate limits as (name, consecutive windows, cap in 2^-60 zCDP).
+
+        Raises:
+            PlanError: a limit does not pay for a window.
+        """
+        caps: list[tuple[Literal["hour", "day"], int, int]] = []
+        spans: tuple[tuple[Literal["hour", "day"], int, float], ...] = (
+            ("hour", _HOUR_MS, self.hour_epsilon),
+            ("day", _DAY_MS, self.day_epsilon),
+        )
+        for name, span_ms, epsilon in spans:
+            if epsilon:
+                # An hour that begins within a window touches one window more.
+                windows = -(-span_ms // self.window_length_ms) + 1
+                caps.append((name, windows, self._limit_units(name, epsilon)))
+        return tuple(caps)
 
     @cached_property
     def noise_variance(self) -> Fraction:
-        """Variance of the noise on every coordinate, in squared grid steps, rounded up."""
-        target = self.cap_units // self.horizon_windows
-        if target < 1:
-            raise PlanError("[budget] windows is too large for the budget: lower it")
-        exact = Fraction(self.l2_sensitivity_squared * UNITS_PER_RHO, 2 * target)
-        # A short denominator keeps records small; 40 bits cost less than 1e-12 of the noise.
-        denominator = 1 << max(0, 40 - int(exact).bit_length())
-        return Fraction(math.ceil(exact * denominator), denominator)
+        """Variance of the first window's noise, in squared grid steps, rounded up."""
+        return self.schedule.noise_variance(self.schedule.first_units())
 
     @cached_property
     def charge_units(self) -> int:
-        """What one release costs its cluster, in units of 2^-60 zCDP, rounded up."""
+        """What the first window costs, in units of 2^-60 zCDP, rounded up."""
         return gaussian_charge_units(self.l2_sensitivity_squared, self.noise_variance)
 
     @property
     def noise_multiplier(self) -> float:
-        """Standard deviation of the noise over the sensitivity (dimensionless)."""
+        """Standard deviation of the first window's noise over the sensitivity."""
         return math.sqrt(self.noise_variance / self.l2_sensitivity_squared)
 
-    @property
-    def windows_allowed(self) -> int:
-        """Number of releases that the budget of a cluster pays for."""
-        return self.cap_units // self.charge_units
+    @cached_property
+    def windows_allowed(self) -> int | None:
+        """Number of releases that the budget pays for; None where only their noise ends them.
+
+        With scope ``client``: in which one client can take part.
+        """
+        return self.schedule.windows_allowed
 
     @cached_property
     def release_dtype(self) -> str:
         """``int32`` where sums and noise fit with ample room, else ``int64``."""
         largest_term = max(self.coordinate_limit, self.count_weight)
+        if self.clipping is not None:
+            largest_term = max(largest_term, self.clipping.bit_weight // 2)
         largest = _RELEASE_HEADROOM * self.expected_clients * largest_term
-        largest += _RELEASE_HEADROOM * (math.isqrt(math.ceil(self.noise_variance)) + 1)
+        variance = self.schedule.largest_noise_variance
+        largest += _RELEASE_HEADROOM * (math.isqrt(math.ceil(variance)) + 1)
         return "int32" if largest < 2**31 else "int64"
 
     @property
     def guarantee(self) -> str:
         """One sentence: what is guaranteed, to whom, against whom, and under which trust."""
+        if self.scope == "client":
+            extent = (
+                f"release under this plan, for ever (a client takes part in at most "
+                f"{self.windows_allowed} windows)"
+            )
+        elif self.windows_allowed is None:
+            extent = "ever release under this plan"
+        else:
+            extent = f"ever release under this plan (at most {self.windows_allowed} windows each)"
         return (
             f"Each client (one identity with its whole stream) is ({self.epsilon:.15g}, "
             f"{self.delta:.15g})-differentially private, add-or-remove-one, against everyone of "
-            f"bounded computing power who sees all that the {self.cluster_count} clusters ever "
-            f"release under this plan (at most {self.windows_allowed} windows each) and every "
+            f"bounded computing power who sees all that the {self.cluster_count} clusters "
+            f"{extent} and every "
             "model made from it, provided that the cluster heads, the transport and the client's "
             "own host are trusted and that an identity belongs to one client; the quantization "
             "of clients, their number and their timing contribute nothing to it."
@@ -225,71 +257,30 @@ class PrivacyPlan:
         """Return the first epoch millisecond after ``window``."""
         return self.start_ms + (window + 1) * self.window_length_ms
 
+    def _limit_units(self, name: str, epsilon: float) -> int:
+        try:
+            cap = self.privacy_filter.cap_units(epsilon, self.delta)
+        except ValueError as error:
+            raise PlanError(f"[budget] {name}_epsilon: {error}: raise it") from error
+        first = self.schedule.first_units()
+        steps = planned_shares(self.schedule_spec, self.horizon_windows).extreme_steps
+        largest = max(self.schedule.next_units(step, 0, first, None) for step in steps)
+        require(
+            cap >= largest,
+            f"[budget] {name}_epsilon does not pay for one window of each cost that is planned: "
+            "raise it, or [budget] windows",
+        )
+        return cap
+
     @cached_property
     def _cluster_by_prefix(self) -> dict[str, int]:
         return {prefix: cluster for cluster, prefix in enumerate(self.prefixes)}
 
-    def _check_clusters(self) -> None:
-        require_range("[clusters] count", self.cluster_count, 1, 10_000)
-        require_range("[clusters] expected_clients", self.expected_clients, 1, 10**9)
-        check_assignment(self.assignment, self.assignment_key, self.prefixes, self.cluster_count)
 
-    def _check_window(self) -> None:
-        require_range("[window] start, in epoch milliseconds,", self.start_ms, 0, _LATEST_START_MS)
-        require_range("[window] length_ms", self.window_length_ms, 100, 31 * 86_400_000)
-        require_range("[window] grace_ms", self.grace_ms, 0, self.window_length_ms)
-        # A release must be out before the next window commits: a restart republishes one cell.
-        require_range(
-            "[window] release_delay_ms (between grace_ms and length_ms)",
-            self.release_delay_ms,
-            self.grace_ms,
-            self.window_length_ms,
-        )
-
-    def _check_gradient(self) -> None:
-        require_range("dimension", self.dimension, 1, 2**31 - 2)
-        require(
-            self.update_dtype in _COORDINATE_LIMITS,
-            f'[gradient] dtype is {self.update_dtype!r}: write "int8" or "int16"',
-        )
-        require_positive("[gradient] l2_clip_norm", self.l2_clip_norm)
-        largest = math.isqrt(self.coordinate_limit**2 * self.dimension)
-        require_range("[gradient] grid_l2_bound", self.grid_l2_bound, 1, largest)
-        require_range("[gradient] count_weight", self.count_weight, 1, 2**31 - 1)
-        try:
-            _ = self.client_scale
-        except ValueError as error:
-            raise PlanError(f"[gradient] grid_l2_bound: {error}") from error
-
-    def _check_budget(self) -> None:
-        require(
-            0 < self.epsilon <= 100,
-            f"[budget] epsilon is {self.epsilon}: write a number above 0 and at most 100",
-        )
-        require(
-            1e-100 <= self.delta < 1,
-            f"[budget] delta is {self.delta}: write a number of at least 1e-100 and below 1, "
-            "such as 1/(10 clients)",
-        )
-        require_range("[budget] windows", self.horizon_windows, 1, 2**31 - 1)
-        require(
-            self.normalizer in ("expected_clients", "noisy_count"),
-            f'[optimizer] normalizer is {self.normalizer!r}: write "expected_clients" or '
-            '"noisy_count"',
-        )
-        if self.normalizer == "noisy_count":
-            require_range("[optimizer] minimum_count", self.minimum_count, 1, 10**9)
-        else:
-            require(
-                self.minimum_count == 0,
-                '[optimizer] minimum_count needs normalizer = "noisy_count": remove it',
-            )
-        require(
-            _SMALLEST_VARIANCE <= self.noise_variance <= _LARGEST_VARIANCE,
-            f"the noise has a standard deviation of {math.sqrt(self.noise_variance):.3g} grid "
-            "steps, outside 1/8 to 2^30: change [gradient] grid_l2_bound or [budget]",
-        )
-        require(
-            self.windows_allowed >= 1,
-            "the budget does not pay for one release: raise [budget] epsilon",
-        )
+def _not_default(spec: ScheduleSpec) -> dict[str, object]:
+    """Return ``kind``, and what else is not as it would be without being written."""
+    return {
+        item.name: getattr(spec, item.name)
+        for item in fields(spec)
+        if item.name == "kind" or getattr(spec, item.name) != item.default
+    }

@@ -115,6 +115,12 @@ def require(is_met: bool, message: str) -> None:
         raise PlanError(message)
 
 
+def require_one_of(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raise `PlanError` unless ``value`` is one of ``choices``."""
+    listed = " or ".join(f'"{choice}"' for choice in choices)
+    require(value in choices, f"{name} is {value!r}: write {listed}")
+
+
 def require_range(name: str, value: int, smallest: int, largest: int) -> None:
     """Raise `PlanError` unless ``value`` is a whole number in the closed range."""
     # bool is an int to isinstance, never to a plan.

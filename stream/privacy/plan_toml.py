@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import GenericAlias
 
 from stream.errors import PlanError
 
@@ -24,7 +25,7 @@ class _Key:
     """One key of the file: the argument it becomes, its type, and an example to quote."""
 
     argument: str
-    kind: type
+    kind: type | GenericAlias
     example: str
     is_required: bool = True
 
@@ -41,7 +42,7 @@ _TABLES: dict[str, dict[str, _Key]] = {
         "expected_clients": _Key("expected_clients", int, "2000"),
         "assignment": _Key("assignment", str, '"hash"'),
         "key": _Key("assignment_key", str, '"any public text"', is_required=False),
-        "prefixes": _Key("prefixes", list, '["region-0", "region-1"]', is_required=False),
+        "prefixes": _Key("prefixes", list[str], '["region-0", "region-1"]', is_required=False),
     },
     "window": {
         "start": _Key("start_ms", datetime, "2026-12-01T00:00:00Z"),
@@ -54,11 +55,38 @@ _TABLES: dict[str, dict[str, _Key]] = {
         "grid_l2_bound": _Key("grid_l2_bound", int, "1024"),
         "count_weight": _Key("count_weight", int, "100"),
         "dtype": _Key("update_dtype", str, '"int8"'),
+        "rotation": _Key("rotation", str, '"hadamard"', is_required=False),
+    },
+    "clipping": {
+        "target_quantile": _Key("target_quantile", float, "0.5"),
+        "learning_rate": _Key("learning_rate", float, "0.2"),
+        "bit_weight": _Key("bit_weight", int, "100"),
+        "epoch_windows": _Key("epoch_windows", int, "10"),
     },
     "budget": {
         "epsilon": _Key("epsilon", float, "8.0"),
         "delta": _Key("delta", float, "1e-6"),
         "windows": _Key("horizon_windows", int, "1000"),
+        "noise": _Key("noise", str, '"discrete_gaussian"', is_required=False),
+        "scope": _Key("scope", str, '"client"', is_required=False),
+        "hour_epsilon": _Key("hour_epsilon", float, "1.0", is_required=False),
+        "day_epsilon": _Key("day_epsilon", float, "4.0", is_required=False),
+    },
+    "schedule": {
+        "kind": _Key("kind", str, '"constant"'),
+        "noise_decay": _Key("noise_decay", float, "0.995", is_required=False),
+        "final_noise_ratio": _Key("final_noise_ratio", float, "0.25", is_required=False),
+        "milestones": _Key("milestones", list[int], "[100, 200]", is_required=False),
+        "noise_ratios": _Key("noise_ratios", list[float], "[4.0, 2.0, 1.0]", is_required=False),
+        "learning_rate_decay": _Key("learning_rate_decay", str, '"cosine"', is_required=False),
+        "final_learning_rate_ratio": _Key(
+            "final_learning_rate_ratio", float, "0.05", is_required=False
+        ),
+        "target_snr": _Key("target_snr", float, "1.0", is_required=False),
+        "smoothing": _Key("smoothing", float, "0.9", is_required=False),
+        "min_noise_multiplier": _Key("min_noise_multiplier", float, "5.0", is_required=False),
+        "saving_windows": _Key("saving_windows", int, "100", is_required=False),
+        "max_noise_multiplier": _Key("max_noise_multiplier", float, "100.0", is_required=False),
     },
     "optimizer": {
         "kind": _Key("kind", str, '"sgd"'),
@@ -72,13 +100,16 @@ _TABLES: dict[str, dict[str, _Key]] = {
     },
 }
 
-# The optimizer's own keys make one nested value; the rest of its table belongs to the plan.
+_OPTIONAL_TABLES = frozenset({"clipping", "schedule"})
+# These tables make a value of their own; the rest of the optimizer's belongs to the plan.
+_PARTS = ("clipping", "optimizer", "schedule")
 _PLAN_KEYS_OF_OPTIMIZER = frozenset({"normalizer", "minimum_count"})
+_PLURALS: dict[type, str] = {str: "texts", int: "whole numbers", float: "numbers"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def plan_arguments(text: str) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the arguments of the plan and those of its optimizer.
+def plan_arguments(text: str) -> tuple[dict[str, object], dict[str, dict[str, object]]]:
+    """Return the arguments of the plan, and those of its parts by table, if they are there.
 
     Raises:
         PlanError: not TOML, or a key is unknown, missing or of the wrong type.
@@ -91,37 +122,45 @@ def plan_arguments(text: str) -> tuple[dict[str, object], dict[str, object]]:
     _refuse_other_version(document.get("version", FORMAT_VERSION))
     _refuse_unknown_tables(document)
     plan: dict[str, object] = {}
-    optimizer: dict[str, object] = {}
+    parts: dict[str, dict[str, object]] = {}
     for table, keys in _TABLES.items():
         values = document.get(table) if table else _top_level(document)
         if values is None:
+            if table in _OPTIONAL_TABLES:
+                continue
             raise PlanError(f"the plan has no table [{table}]: add it, with {', '.join(keys)}")
         if not isinstance(values, dict):
             raise PlanError(f"[{table}] must be a table: write a line [{table}] above its keys")
+        if table in _PARTS:
+            parts[table] = {}
         for key, value in _read_table(table, keys, values).items():
-            nested = table == "optimizer" and key not in _PLAN_KEYS_OF_OPTIMIZER
-            (optimizer if nested else plan)[keys[key].argument] = value
+            (parts[table] if _is_of_part(table, key) else plan)[keys[key].argument] = value
     del plan["version"]
-    _refuse_keys_without_effect(optimizer)
-    return plan, optimizer
+    _refuse_keys_without_effect(parts["optimizer"])
+    return plan, parts
 
 
-def plan_text(plan: Mapping[str, object], optimizer: Mapping[str, object]) -> str:
+def plan_text(plan: Mapping[str, object], parts: Mapping[str, Mapping[str, object]]) -> str:
     """Return the TOML text that `plan_arguments` reads back into the same arguments."""
     lines: list[str] = []
     arguments = {"version": FORMAT_VERSION, **plan}
     for table, keys in _TABLES.items():
+        if table in _OPTIONAL_TABLES and table not in parts:
+            continue
         if table:
             lines += ["", f"[{table}]"]
         for key, spec in keys.items():
-            nested = table == "optimizer" and key not in _PLAN_KEYS_OF_OPTIMIZER
-            source = optimizer if nested else arguments
+            source = parts[table] if _is_of_part(table, key) else arguments
             if spec.argument in source:
                 lines.append(f"{key} = {_toml_value(spec.kind, source[spec.argument])}")
     return "\n".join(lines) + "\n"
 
 
-def _toml_value(kind: type, value: object) -> str:
+def _is_of_part(table: str, key: str) -> bool:
+    return table in _PARTS and not (table == "optimizer" and key in _PLAN_KEYS_OF_OPTIMIZER)
+
+
+def _toml_value(kind: type | GenericAlias, value: object) -> str:
     if kind is datetime and isinstance(value, int):
         # Not fromtimestamp: a float of epoch seconds can lose the last millisecond.
         moment = _EPOCH + timedelta(milliseconds=value)
@@ -183,12 +222,14 @@ def _typed(where: str, spec: _Key, value: object) -> object:
     hint = f"write for example {where.split()[-1]} = {spec.example}"
     if spec.kind is datetime:
         return _timestamp_ms(where, value, hint)
-    if spec.kind is list:
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise PlanError(f"{where} must be a list of texts: {hint}")
-        return tuple(value)
-    if type(value) is int and not -(2**63) <= value < 2**63:
+    items = value if isinstance(value, list) else [value]
+    if any(type(item) is int and not -(2**63) <= item < 2**63 for item in items):
         raise PlanError(f"{where} does not fit 64 bits: {hint}")
+    if isinstance(spec.kind, GenericAlias):
+        (kind,) = spec.kind.__args__
+        if not isinstance(value, list) or not all(_is_of_kind(item, kind) for item in value):
+            raise PlanError(f"{where} must be a list of {_PLURALS[kind]}: {hint}")
+        return tuple(kind(item) for item in value)
     if spec.kind is float and type(value) is int:
         return float(value)
     # bool is an int to isinstance, never to a plan.
@@ -197,6 +238,11 @@ def _typed(where: str, spec: _Key, value: object) -> object:
             f"{where} is of type {type(value).__name__}, not {spec.kind.__name__}: {hint}"
         )
     return value
+
+
+def _is_of_kind(item: object, kind: type) -> bool:
+    # bool is an int to isinstance, never to a plan.
+    return type(item) is kind or (kind is float and type(item) is int)
 
 
 def _timestamp_ms(where: str, value: object, hint: str) -> int:

@@ -18,6 +18,7 @@ from stream.aggregation.intake import Record
 from stream.cluster_head import ClusterHead, SealedCell
 from stream.errors import LedgerError
 from stream.ledger_chain import genesis, verify_records
+from stream.privacy.adaptive_clipping import ClippingSpec
 from stream.privacy.noise import RoundedGaussian
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
 from stream.testing import UnsafeNoNoise, insecure_entropy
@@ -352,3 +353,61 @@ def test_the_last_release_may_be_sealed_anew_but_not_exceeded():
 def test_the_plan_of_these_tests_pays_for_four_windows():
     assert PLAN.windows_allowed == 4
     assert PLAN.noise_variance > Fraction(1)
+
+
+# --- Adaptive clipping ---------------------------------------------------------------------
+
+ADAPTIVE = replace(
+    PLAN,
+    horizon_windows=20,
+    clipping=ClippingSpec(target_quantile=0.5, learning_rate=0.5, bit_weight=20, epoch_windows=4),
+)
+
+
+def run_adaptive(*, restarts: bool) -> tuple[list[bytes], list[Release], list[str]]:
+    """Twelve windows of three clients, all of them below the norm, and one of an older scale."""
+    ledger = [encode_ledger_record(genesis(ADAPTIVE, 0, 0, 0, 0))]
+    head, log, told, releases = make_head(*ledger, plan=ADAPTIVE), [], [], []
+    norm_by_window = {0: ADAPTIVE.l2_clip_norm}
+    for window in range(12):
+        if restarts:
+            head = make_head(*ledger, plan=ADAPTIVE)
+        norm = norm_by_window[max(first for first in norm_by_window if first <= window)]
+        for client, scale in enumerate([norm, norm, norm, 2.0]):
+            vector = np.zeros(6, np.int8)
+            vector[client] = 1
+            update = Update(ADAPTIVE.plan_id, CLIENTS[client], 0, vector, scale, True)
+            log.append(Record(len(log), time_in(window), encode_update(update)))
+        head.expect(window, len(log))
+        outcome = head.offer(log[head.position :])
+        told += [str(rejected.rejection.reason) for rejected in outcome.rejected]
+        cell = head.seal(1000)
+        head.commit(cell)
+        ledger.append(cell.ledger_record)
+        releases.append(decode_release(cell.release))
+        if releases[-1].next_clip_norm:
+            norm_by_window[releases[-1].next_clip_window] = releases[-1].next_clip_norm
+    return ledger, releases, told
+
+
+def test_the_clip_norm_follows_the_released_bits_from_epoch_to_epoch():
+    ledger, releases, told = run_adaptive(restarts=False)
+    assert told == ["wrong_scale"] * 12
+    for release in releases:
+        assert release.vector.tolist() == [1, 1, 1, 0, 0, 0, 3 * KAPPA, 3 * 10]
+        assert release.l2_sensitivity_squared == 100**2 + KAPPA**2 + 10**2
+    norms = [release.clip_norm for release in releases]
+    assert norms == [norms[0]] * 4 + [norms[4]] * 4 + [norms[8]] * 4
+    # All three were below the norm, and half of them are to be: each epoch takes a step down.
+    assert norms[4] / norms[0] == pytest.approx(np.exp(-0.5 * 0.5))
+    assert norms[8] / norms[4] == pytest.approx(np.exp(-0.5 * 0.5))
+    # A norm is public a whole window before the first window that it is for.
+    announced = [(r.window, r.next_clip_window) for r in releases if r.next_clip_norm]
+    assert announced == [(w, w // 4 * 4 + 4) for w in range(12) if w % 4]
+    verify_records(ADAPTIVE, 0, ledger, is_complete=True)
+
+
+def test_a_restart_knows_the_clip_norm_that_was_announced():
+    live, restarted = run_adaptive(restarts=False), run_adaptive(restarts=True)
+    assert live[0] == restarted[0]
+    assert live[2] == restarted[2]

@@ -1,15 +1,24 @@
 """Two worlds that differ in one client differ in nothing else (PRIVACY 1.6, pitfall 30)."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import Update, decode_release, encode_ledger_record, encode_update
+from schemas import (
+    Update,
+    decode_release,
+    encode_ledger_record,
+    encode_release,
+    encode_update,
+)
+from stream.aggregation import intake
 from stream.aggregation.intake import Record
 from stream.aggregation.window import WindowSum
+from stream.budget.client_budgets import ClientBudgets
 from stream.cluster_head import ClusterHead
 from stream.ledger_chain import genesis
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
@@ -40,10 +49,14 @@ PLAN = PrivacyPlan(
 )
 
 
-def one_hot(client: int, steps: int = 1) -> bytes:
+# Clients are refused after two windows, and releases go on.
+PER_CLIENT = replace(PLAN, scope="client", horizon_windows=2)
+
+
+def one_hot(client: int, steps: int = 1, plan: PrivacyPlan = PLAN) -> bytes:
     vector = np.zeros(6, np.int8)
     vector[client] = steps
-    return encode_update(Update(PLAN.plan_id, CLIENTS[client], 0, vector))
+    return encode_update(Update(plan.plan_id, CLIENTS[client], 0, vector))
 
 
 def time_in(window: int, ms: int = 500) -> int:
@@ -55,21 +68,24 @@ class World:
 
     Attributes:
         sums: The released sum of each window.
+        headers: What else its release says.
         told: How often each (client, window, reason) was refused.
         accepted: How many updates counted.
     """
 
-    def __init__(self, max_open_windows, *, without=None, renumber=False):
+    def __init__(self, max_open_windows, *, without=None, renumber=False, plan=PLAN):
         self.sums: dict[int, np.ndarray] = {}
+        self.headers: list[bytes] = []
         self.told: Counter = Counter()
         self.accepted = 0
         self._head = ClusterHead(
-            PLAN,
+            plan,
             0,
             UnsafeNoNoise(),
-            [encode_ledger_record(genesis(PLAN, 0, 0, 0, 0))],
+            [encode_ledger_record(genesis(plan, 0, 0, 0, 0))],
             is_complete=True,
             max_open_windows=max_open_windows,
+            clients=ClientBudgets(plan.cap_units) if plan.scope == "client" else None,
         )
         self._without = without
         self._renumber = renumber
@@ -97,7 +113,10 @@ class World:
             self._head.expect(window, self._next_offset)
         while self._head.is_ready():
             cell = self._head.seal(now_ms)
-            self.sums[cell.window] = decode_release(cell.release).vector.astype(np.int64)
+            release = decode_release(cell.release)
+            self.sums[cell.window] = release.vector.astype(np.int64)
+            bare = replace(release, vector=np.zeros_like(release.vector))
+            self.headers.append(encode_release(bare))
             if self._head.commit(cell) is not None:
                 self._read()
 
@@ -110,7 +129,7 @@ class World:
 
 
 @st.composite
-def scripts(draw):
+def scripts(draw, plan=PLAN):
     """Records of five clients, good and bad, in and out of order, between readings of a clock."""
     script, now = [], PLAN.start_ms
     for _ in range(draw(st.integers(1, 12))):
@@ -124,7 +143,7 @@ def scripts(draw):
             else:
                 vector = np.zeros(6, np.int8)
                 vector[client], vector[5] = value, draw(st.sampled_from([0, 1, 60]))
-                data = encode_update(Update(PLAN.plan_id, CLIENTS[client], 0, vector))
+                data = encode_update(Update(plan.plan_id, CLIENTS[client], 0, vector))
             script.append((client, timestamp, data))
         now += draw(st.sampled_from([300, 700, 1000, 1101, 3300, 7000]))
         script.append(now)
@@ -132,9 +151,10 @@ def scripts(draw):
     return script
 
 
-def assert_neighbours(script, victim, max_open_windows, renumber):
-    whole = World(max_open_windows).run(script)
-    less = World(max_open_windows, without=victim, renumber=renumber).run(script)
+def assert_neighbours(script, victim, max_open_windows, renumber, plan=PLAN):
+    whole = World(max_open_windows, plan=plan).run(script)
+    less = World(max_open_windows, without=victim, renumber=renumber, plan=plan).run(script)
+    assert whole.headers == less.headers
     # What is refused before its bytes are read names nobody.
     named = Counter({k: n for k, n in whole.told.items() if k[0] not in (CLIENTS[victim], "")})
     assert named == Counter({k: n for k, n in less.told.items() if k[0]})
@@ -149,6 +169,7 @@ def assert_neighbours(script, victim, max_open_windows, renumber):
             assert difference[:-1].tolist() in vectors_of(script, victim, window)
         assert int((difference**2).sum()) <= PLAN.l2_sensitivity_squared
     assert whole.accepted - less.accepted == counted
+    return whole
 
 
 def malformed(world):
@@ -176,6 +197,32 @@ def test_removing_one_client_changes_the_sums_by_its_vectors_and_nothing_else(
     script, victim, max_open_windows, renumber
 ):
     assert_neighbours(script, victim, max_open_windows, renumber)
+
+
+@settings(max_examples=150)
+@given(
+    script=scripts(PER_CLIENT),
+    victim=st.integers(0, 4),
+    max_open_windows=st.sampled_from([2, 3, 30]),
+    renumber=st.booleans(),
+)
+def test_nor_does_it_where_clients_have_budgets_that_end(
+    script, victim, max_open_windows, renumber
+):
+    whole = assert_neighbours(script, victim, max_open_windows, renumber, PER_CLIENT)
+    used = Counter(client for total in whole.sums.values() for client in range(5) if total[client])
+    assert all(count <= 2 for count in used.values())
+
+
+def test_a_budget_that_two_clients_share_would_be_seen(monkeypatch):
+    script = []
+    for window, client in enumerate((0, 0, 1)):
+        script.append((client, time_in(window), one_hot(client, plan=PER_CLIENT)))
+        script.append(PLAN.window_end_ms(window) + 100)
+    assert_neighbours(script, 0, 2, renumber=False, plan=PER_CLIENT)
+    monkeypatch.setattr(intake, "client_key", lambda plan_id, client_id: 7)
+    with pytest.raises(AssertionError):
+        assert_neighbours(script, 0, 2, renumber=False, plan=PER_CLIENT)
 
 
 @pytest.mark.parametrize("victim", [0, 1])

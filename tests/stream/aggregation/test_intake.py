@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import Update, encode_update
+from schemas import ClipState, Update, encode_update
 from stream.aggregation.intake import Record, WindowIntake
 from stream.aggregation.validation import Reason
+from stream.budget.client_budgets import ClientBudgets, client_key
+from stream.privacy.adaptive_clipping import ClippingSpec
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
 
 CLIENTS = [f"north/{i}" for i in range(6)]
@@ -398,6 +400,7 @@ def test_draining_counts_nothing_and_keeps_nothing():
 def test_the_reason_labels_are_pinned():
     # They are label values of metrics and stand in reject records: dashboards know them.
     assert sorted(str(reason) for reason in Reason) == [
+        "client_exhausted",
         "duplicate",
         "exhausted",
         "forbidden_value",
@@ -411,6 +414,7 @@ def test_the_reason_labels_are_pinned():
         "wrong_dimension",
         "wrong_dtype",
         "wrong_plan",
+        "wrong_scale",
     ]
 
 
@@ -425,3 +429,136 @@ def test_a_plan_of_hashed_clusters_is_checked_by_the_same_hash():
     outcome = make_intake(plan=plan).offer(log)
     assert outcome.accepted == 1
     assert reasons(outcome) == [Reason.FOREIGN_CLUSTER]
+
+
+# --- Clip norms ----------------------------------------------------------------------------
+
+ADAPTIVE = replace(PLAN, clipping=ClippingSpec(0.5, 0.2, bit_weight=20, epoch_windows=4))
+
+
+def scaled(client: int, clip_norm: float, *, is_below: bool = True) -> bytes:
+    vector = np.zeros(6, np.int8)
+    vector[client] = 1
+    is_below = is_below and clip_norm > 0
+    update = Update(ADAPTIVE.plan_id, CLIENTS[client], 0, vector, clip_norm, is_below)
+    return encode_update(update)
+
+
+def adaptive_intake(clip: ClipState, next_window=0, max_open_windows=9) -> WindowIntake:
+    return WindowIntake(
+        ADAPTIVE,
+        0,
+        next_window=next_window,
+        position=0,
+        max_open_windows=max_open_windows,
+        clip=clip,
+    )
+
+
+def test_an_update_counts_in_the_scale_of_its_own_window():
+    # Window 3 is the last of an epoch; the next one has twice the norm.
+    intake = adaptive_intake(ClipState(1.0, 2.0, 0, 0), next_window=3)
+    cells = [(3, 0, 1.0), (3, 1, 2.0), (4, 2, 1.0), (4, 3, 2.0), (4, 4, 0.0)]
+    outcome = intake.offer([at(w, i, scaled(c, norm)) for i, (w, c, norm) in enumerate(cells)])
+    assert reasons(outcome) == [Reason.WRONG_SCALE] * 3
+    assert [rejected.offset for rejected in outcome.rejected] == [1, 2, 4]
+    assert intake.exact_sum().tolist() == [1, 0, 0, 0, 0, 0, 10, 10]
+    intake.close_window(ClipState(1.0, 2.0, 0, 0))
+    assert intake.exact_sum().tolist() == [0, 0, 0, 1, 0, 0, 10, 10]
+
+
+def test_a_bit_that_says_no_takes_its_half_away():
+    intake = adaptive_intake(ClipState(1.0, 1.0, 0, 0))
+    bits = [True, False, False]
+    intake.offer([at(0, i, scaled(i, 1.0, is_below=bit)) for i, bit in enumerate(bits)])
+    assert intake.exact_sum().tolist() == [1, 1, 1, 0, 0, 0, 30, -10]
+
+
+def test_a_window_whose_norm_is_not_fixed_is_read_again_when_it_is():
+    # Of epochs of four windows, the second one's release fixes the next norm.
+    intake = adaptive_intake(ClipState(1.0, 0.0, 0, 0), next_window=1)
+    log = [at(w, i, scaled(i, norm)) for i, (w, norm) in enumerate([(1, 1.0), (4, 3.0), (3, 1.0)])]
+    assert intake.offer(log).accepted == 2
+    states = [ClipState(1.0, 3.0, 0, 0)] * 3
+    assert [intake.close_window(state) for state in states] == [None, None, 1]
+    second = intake.offer(log[1:])
+    # The record of window 3 counted in the first pass, and is not called late in the second.
+    assert (second.accepted, second.rejected) == (1, [])
+    assert intake.exact_sum().tolist() == [0, 1, 0, 0, 0, 0, 10, 10]
+
+
+def test_a_norm_that_is_fixed_in_time_is_known_before_its_first_record():
+    # Live, the window that fixes it is sealed long before the epoch begins: no second pass.
+    intake = adaptive_intake(ClipState(1.0, 0.0, 0, 0), next_window=1)
+    assert intake.close_window(ClipState(1.0, 3.0, 0, 0)) is None
+    assert intake.offer([at(4, 0, scaled(0, 3.0)), at(7, 1, scaled(1, 3.0))]).accepted == 2
+    assert intake.offer([at(8, 2, scaled(2, 3.0))]).rejected == []
+    assert intake.resume_offset() == 0
+
+
+# --- Clients' budgets ----------------------------------------------------------------------
+
+PER_CLIENT = replace(PLAN, scope="client")
+
+
+def budgeted(client: int) -> bytes:
+    vector = np.zeros(6, np.int8)
+    vector[client] = 1
+    return encode_update(Update(PER_CLIENT.plan_id, CLIENTS[client], 0, vector))
+
+
+def key_of(client: int) -> int:
+    return client_key(PER_CLIENT.plan_id, CLIENTS[client])
+
+
+def budgeted_intake(windows_spent: dict[int, int]) -> WindowIntake:
+    budgets = ClientBudgets(PER_CLIENT.cap_units)
+    for client, windows in windows_spent.items():
+        for _ in range(windows):
+            budgets.charge(np.array([key_of(client)], np.uint64), PER_CLIENT.charge_units)
+    return WindowIntake(
+        PER_CLIENT, 0, next_window=0, position=0, max_open_windows=3, clients=budgets
+    )
+
+
+def test_the_keys_of_those_who_count_are_sorted_and_unique():
+    intake = budgeted_intake({})
+    intake.offer([at(0, i, budgeted(client)) for i, client in enumerate([5, 0, 3, 0, 1])])
+    keys = intake.client_keys().tolist()
+    assert keys == sorted(map(key_of, [5, 0, 3, 1]))
+    intake.close_window(clients=ClientBudgets(PER_CLIENT.cap_units))
+    assert intake.client_keys().tolist() == []
+    assert intake.client_keys().dtype == np.uint64
+
+
+@pytest.mark.parametrize("spent", range(4))
+def test_a_client_enters_as_many_open_windows_as_it_can_pay_for(spent):
+    intake = budgeted_intake({0: spent})
+    outcome = intake.offer([at(window, window, budgeted(0)) for window in range(3)])
+    assert outcome.accepted == 3 - spent
+    assert reasons(outcome) == [Reason.CLIENT_EXHAUSTED] * spent
+    assert [rejected.window for rejected in outcome.rejected] == list(range(3 - spent, 3))
+
+
+def test_what_others_have_spent_refuses_nobody():
+    alone, among_others = budgeted_intake({0: 2}), budgeted_intake({0: 2, 1: 3, 2: 3, 3: 1})
+    for intake in (alone, among_others):
+        intake.offer([at(0, i, budgeted(client)) for i, client in enumerate([1, 2, 3])])
+        outcome = intake.offer([at(0, 3, budgeted(0)), at(1, 4, budgeted(0))])
+        assert (outcome.accepted, reasons(outcome)) == (1, [Reason.CLIENT_EXHAUSTED])
+
+
+def test_a_second_update_is_a_duplicate_before_it_is_unaffordable():
+    intake = budgeted_intake({0: 2})
+    outcome = intake.offer([at(0, 0, budgeted(0)), at(0, 1, budgeted(0)), at(1, 2, budgeted(0))])
+    assert reasons(outcome) == [Reason.DUPLICATE, Reason.CLIENT_EXHAUSTED]
+
+
+def test_a_window_that_has_passed_owes_nothing_more():
+    intake = budgeted_intake({0: 2})
+    intake.offer([at(0, 0, budgeted(0))])
+    # Sealed without a release: it was not charged.
+    budgets = ClientBudgets(PER_CLIENT.cap_units)
+    budgets.charge(np.array([key_of(0)], np.uint64), 2 * PER_CLIENT.charge_units)
+    intake.close_window(clients=budgets)
+    assert intake.offer([at(1, 1, budgeted(0))]).accepted == 1

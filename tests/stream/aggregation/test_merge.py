@@ -1,4 +1,5 @@
 import tracemalloc
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -7,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.aggregation.merge import NoisySum
+from stream.privacy.adaptive_clipping import ClippingSpec
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
+from stream.privacy.rotation import rotate
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 VECTORS = st.lists(
@@ -41,7 +44,7 @@ def make_plan(normalizer: str = "expected_clients", minimum_count: int = 0) -> P
 
 
 def summed(*vectors: np.ndarray) -> NoisySum:
-    total = NoisySum(2)
+    total = NoisySum(3)
     for vector in vectors:
         total.add(vector)
     return total
@@ -60,6 +63,85 @@ def test_merging_is_associative_and_commutative_to_the_last_bit(first, second, t
     one_by_one = summed(*third, *first, *second)
     assert bits(a.merged_with(b).merged_with(c)) == bits(one_by_one)
     assert bits(c.merged_with(b.merged_with(a))) == bits(one_by_one)
+
+
+CLIPPING = ClippingSpec(target_quantile=0.5, learning_rate=0.2, bit_weight=20, epoch_windows=10)
+NORMS = st.sampled_from([0.1, 0.3, 1 / 3, 7.0])
+SCALED = st.lists(
+    st.tuples(NORMS, INT64, INT64, INT64, INT64).map(
+        lambda values: (values[0], np.array(values[1:], np.int64))
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def adaptive_plan(**changes: object) -> PrivacyPlan:
+    return replace(make_plan(), clipping=CLIPPING, **changes)
+
+
+def scaled(*cells: tuple[float, np.ndarray]) -> NoisySum:
+    total = NoisySum(4)
+    for clip_norm, vector in cells:
+        total.add(vector, clip_norm)
+    return total
+
+
+@given(SCALED, st.data())
+def test_with_several_clip_norms_order_and_grouping_do_not_change_a_bit(cells, data):
+    shuffled = data.draw(st.permutations(cells))
+    cut = data.draw(st.integers(0, len(cells)))
+    grouped = scaled(*shuffled[cut:]).merged_with(scaled(*shuffled[:cut]))
+    first, second = (t.mean_gradient(adaptive_plan()) for t in (scaled(*cells), grouped))
+    assert first.gradient.tobytes() == second.gradient.tobytes()
+    assert first.noisy_count == second.noisy_count
+    assert grouped.cell_count == len(cells)
+    assert grouped.norm_count == len({clip_norm for clip_norm, _ in cells})
+
+
+@given(SCALED)
+def test_a_mean_weighs_each_cell_by_its_own_grid_step(cells):
+    plan = adaptive_plan()
+    mean = scaled(*cells).mean_gradient(plan)
+    scale = Fraction(plan.client_scale) * plan.expected_clients * len(cells) / plan.cluster_count
+    for i in range(2):
+        exact = sum(Fraction(norm) * int(vector[i]) for norm, vector in cells) / scale
+        largest = sum(Fraction(norm) * abs(int(vector[i])) for norm, vector in cells) / scale
+        assert abs(Fraction(float(mean.gradient[i])) - exact) <= largest * Fraction(1, 2**49)
+    assert mean.noisy_count == sum(int(vector[2]) for _, vector in cells) / plan.count_weight
+
+
+def test_grid_steps_of_two_clip_norms_are_not_added():
+    plan = adaptive_plan()
+    cells = (2.0, np.array([100, 0, 10, 0])), (1.0, np.array([300, 0, 10, 0]))
+    found = scaled(*cells).mean_gradient(plan).gradient[0]
+    # Two of four clusters: 50 clients.
+    assert found == pytest.approx((2.0 * 100 + 1.0 * 300) / plan.client_scale / 50)
+    assert found != pytest.approx(1.5 * (100 + 300) / plan.client_scale / 50)
+
+
+def test_the_clip_bits_are_no_part_of_the_mean():
+    plan = adaptive_plan(normalizer="noisy_count", minimum_count=1)
+    means = [scaled((3.0, np.array([10, 20, 30, b]))).mean_gradient(plan) for b in (0, 10**6)]
+    assert means[0].gradient.tolist() == means[1].gradient.tolist()
+    assert means[0].noisy_count == means[1].noisy_count == 3
+    assert means[0].gradient.tolist() == [x * plan.grid_step / 3 for x in (10.0, 20.0)]
+
+
+@pytest.mark.parametrize("clipping", [None, CLIPPING])
+def test_a_rotated_mean_is_turned_back(clipping):
+    plan = replace(make_plan(), dimension=5, rotation="hadamard", clipping=clipping)
+    gradient = np.array([1.0, -2.0, 0.0, 5.0, 0.25])
+    grid = np.rint(rotate(gradient, plan.plan_id) / plan.grid_step).astype(np.int64)
+    total = NoisySum(plan.release_size)
+    clip_norm = 0.0 if clipping is None else plan.l2_clip_norm
+    extra = np.array([25 * plan.count_weight, 99][: plan.release_size - 8])
+    total.add(np.concatenate([25 * grid, extra]), clip_norm)
+    mean = total.mean_gradient(plan)
+    # Rounding moves each of 8 coordinates by at most half a grid step.
+    assert np.linalg.norm(mean.gradient - gradient) <= np.sqrt(8) / 2 * plan.grid_step
+    assert mean.gradient.shape == (5,)
+    assert mean.noisy_count == 25
 
 
 def test_merging_changes_neither_part():
@@ -108,18 +190,17 @@ def test_the_noisy_count_divides_above_its_floor_only():
 
 def test_the_mean_of_nothing_is_refused():
     with pytest.raises(ValueError, match="no release"):
-        NoisySum(2).mean_gradient(make_plan())
+        NoisySum(3).mean_gradient(make_plan())
 
 
 def test_a_short_vector_is_refused_rather_than_broadcast():
     with pytest.raises(ValueError, match="shape"):
-        NoisySum(2).add(np.array([1]))
+        NoisySum(3).add(np.array([1]))
 
 
 def test_memory_does_not_grow_with_the_number_of_releases():
-    dimension = 20_000
-    vector = np.ones(dimension + 1, np.int64)
-    total = NoisySum(dimension)
+    vector = np.ones(20_001, np.int64)
+    total = NoisySum(vector.size)
     tracemalloc.start()
     for _ in range(200):
         total.add(vector)

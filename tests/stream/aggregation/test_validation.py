@@ -38,13 +38,13 @@ def update(vector, plan=PLAN, /, **changes):
     return replace(Update(plan.plan_id, "north/a", 3, vector), **changes)
 
 
-def reason(made, plan=PLAN, cluster=0, window=3):
-    rejection = check_update(made, plan, cluster, window)
+def reason(made, plan=PLAN, cluster=0, window=3, clip_norm=0.0):
+    rejection = check_update(made, plan, cluster, window, clip_norm)
     return None if rejection is None else rejection.reason
 
 
 def test_a_good_update_is_accepted():
-    assert check_update(update([1, -2, 3, -4]), PLAN, 0, 3) is None
+    assert check_update(update([1, -2, 3, -4]), PLAN, 0, 3, 0.0) is None
 
 
 def test_a_zero_update_is_accepted():
@@ -62,12 +62,13 @@ def test_a_zero_update_is_accepted():
         (update([1, 2, 3, 4], client_id="south/a"), Reason.FOREIGN_CLUSTER),
         (update([1, 2, 3, 4], model_version=4), Reason.FUTURE_MODEL),
         (update([1, 2, 3, 4], model_version=2**64 - 1), Reason.FUTURE_MODEL),
+        (update([1, 2, 3, 4], clip_norm=1.0), Reason.WRONG_SCALE),
         (update([0, -128, 0, 0]), Reason.FORBIDDEN_VALUE),
         (update([100, 1, 0, 0]), Reason.NORM_TOO_LARGE),
     ],
 )
 def test_a_bad_update_is_refused_for_one_reason(made, why):
-    rejection = check_update(made, PLAN, 0, 3)
+    rejection = check_update(made, PLAN, 0, 3, 0.0)
     assert rejection is not None
     assert rejection.reason is why
     assert rejection.detail
@@ -76,9 +77,10 @@ def test_a_bad_update_is_refused_for_one_reason(made, why):
 
 def test_every_reason_of_an_updates_content_has_a_case_above():
     # The others are about bytes, time and the cluster's state: tests of the intake.
-    elsewhere = {"malformed", "duplicate", "late", "not_started", "exhausted"}
+    elsewhere = {"malformed", "duplicate", "late", "not_started", "exhausted", "client_exhausted"}
     above = {"wrong_plan", "wrong_dtype", "wrong_dimension", "unknown_cluster"}
-    above |= {"foreign_cluster", "future_model", "forbidden_value", "norm_too_large"}
+    above |= {"foreign_cluster", "future_model", "wrong_scale"}
+    above |= {"forbidden_value", "norm_too_large"}
     assert {str(reason) for reason in Reason} == above | elsewhere
 
 
@@ -182,3 +184,25 @@ def test_the_norm_of_an_unaligned_view_is_exact():
 def test_whatever_is_accepted_is_within_the_bound_and_symmetric(vector):
     legal = python_norm(vector) <= 100**2 and min(vector) >= -127
     assert (reason(update(vector)) is None) == legal
+
+
+# --- Scales --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0, 0.3, 1e-300])
+def test_an_update_of_the_scale_in_force_is_accepted(clip_norm):
+    assert reason(update([1, 2, 3, 4], clip_norm=clip_norm), clip_norm=clip_norm) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "in_force"), [(0.0, 1.0), (1.0, 0.0), (np.nextafter(0.3, 1), 0.3), (0.15, 0.3)]
+)
+def test_an_update_of_another_scale_is_refused_however_near(told, in_force):
+    made = update([1, 2, 3, 4], clip_norm=float(told))
+    assert reason(made, clip_norm=in_force) is Reason.WRONG_SCALE
+
+
+def test_a_rotated_update_has_the_padded_length_and_no_other():
+    plan = replace(PLAN, dimension=3, rotation="hadamard")
+    assert reason(update([1, 2, 3, 4], plan), plan) is None
+    assert reason(update([1, 2, 3], plan), plan) is Reason.WRONG_DIMENSION

@@ -4,8 +4,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from schemas import Release
+from schemas import ClipNorm, Release
 from stream.aggregation.waiting import CLOCK_SKEW_MS, WAITING_WINDOW_LIMIT, WaitingReleases
+from stream.clip_progress import first_clip_norms
+from stream.privacy.adaptive_clipping import ClippingSpec
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
 
 PLAN = PrivacyPlan(
@@ -28,6 +30,10 @@ PLAN = PrivacyPlan(
     horizon_windows=100,
     optimizer=OptimizerSpec("sgd", 0.5),
     normalizer="expected_clients",
+)
+ADAPTIVE = replace(
+    PLAN,
+    clipping=ClippingSpec(target_quantile=0.5, learning_rate=0.2, bit_weight=20, epoch_windows=4),
 )
 # Window 0 ends at 1000, its releases are due at 1200.
 MERGE_DEADLINE_MS = 300
@@ -70,6 +76,7 @@ def give(waiting: WaitingReleases, *cells: tuple[int, int]) -> list[str]:
         ("wrong_dimension", {"vector": np.zeros((1, 3), PLAN.release_dtype)}),
         ("wrong_dtype", {"vector": np.zeros(3, np.int16)}),
         ("wrong_dtype", {"vector": np.zeros(3, np.dtype(PLAN.release_dtype).newbyteorder(">"))}),
+        ("wrong_scale", {"clip_norm": 1.0}),
     ],
 )
 def test_a_release_that_does_not_fit_the_plan_is_dropped_with_its_reason(outcome, change):
@@ -206,3 +213,97 @@ def test_late_cells_share_one_sum_however_many_they_are():
     give(waiting, *[(2, window) for window in range(newest)])
     assert waiting.ready() is None
     assert waiting.sum_through(newest).cell_count == newest
+
+
+# --- Adaptive clipping ----------------------------------------------------------------------
+
+
+def scaled(cluster: int, window: int, clip_norm: float, following: float = 0.0) -> Release:
+    """A release of the plan whose epochs have 4 windows."""
+    return replace(
+        release(cluster, window),
+        plan_id=ADAPTIVE.plan_id,
+        vector=np.array([1, 0, 10, 5], np.dtype(ADAPTIVE.release_dtype)),
+        clip_norm=clip_norm,
+        next_clip_norm=following,
+        next_clip_window=(window // 4 + 1) * 4 if following else 0,
+    )
+
+
+def adaptive(merged_through: tuple[int, ...] = (-1, -1, -1)) -> WaitingReleases:
+    return WaitingReleases(ADAPTIVE, merged_through, 0, MERGE_DEADLINE_MS)
+
+
+def give_all(waiting: WaitingReleases, *releases: Release) -> list[str]:
+    return [waiting.offer(waiting.position, r, LONG_AFTER_MS) for r in releases]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "change"),
+    [
+        ("wrong_scale", {"clip_norm": 0.0}),
+        ("wrong_scale", {"next_clip_norm": 1.0, "next_clip_window": 5}),
+        ("wrong_dimension", {"vector": np.zeros(3, PLAN.release_dtype)}),
+    ],
+)
+def test_a_release_in_no_scale_of_an_adaptive_plan_is_dropped(outcome, change):
+    waiting = adaptive()
+    assert give_all(waiting, replace(scaled(0, 0, 1.0), **change)) == [outcome]
+    assert waiting.next_window is None
+
+
+def test_a_repeat_that_announces_another_norm_is_a_conflict():
+    waiting = adaptive()
+    first = scaled(0, 1, 1.0, 1.5)
+    changed = replace(first, next_clip_norm=1.25)
+    outcomes = give_all(waiting, first, first, changed, replace(first, clip_norm=2.0))
+    assert outcomes == ["accepted", "duplicate", "conflict", "conflict"]
+
+
+def test_releases_of_one_window_in_two_scales_are_summed_apart():
+    waiting = adaptive()
+    give_all(waiting, scaled(0, 0, 1.0), scaled(1, 0, 2.0), scaled(2, 0, 1.0))
+    total = waiting.sum_through(0)
+    assert (total.cell_count, total.norm_count) == (3, 2)
+
+
+def test_the_newest_merged_release_of_a_cluster_tells_its_norms():
+    waiting = adaptive()
+    known = first_clip_norms(ADAPTIVE)
+    give_all(waiting, scaled(0, 0, 1.0), scaled(0, 1, 1.0, 1.5), scaled(1, 0, 1.0))
+    after = waiting.clip_norms_after(0, known)
+    assert after == known
+    after = waiting.clip_norms_after(1, known)
+    assert after == (
+        ClipNorm(0, 0, 1.0),
+        ClipNorm(0, 4, 1.5),
+        ClipNorm(1, 0, 1.0),
+        ClipNorm(2, 0, 1.0),
+    )
+    give_all(waiting, scaled(0, 4, 1.5), scaled(1, 7, 3.0, 2.5))
+    assert waiting.clip_norms_after(7, after) == (
+        ClipNorm(0, 4, 1.5),
+        ClipNorm(1, 4, 3.0),
+        ClipNorm(1, 8, 2.5),
+        ClipNorm(2, 0, 1.0),
+    )
+
+
+def test_a_late_release_of_one_cluster_leaves_the_norms_of_the_others():
+    waiting = adaptive((5, 5, 1))
+    known = (ClipNorm(0, 4, 5.0), ClipNorm(0, 8, 6.0), ClipNorm(1, 4, 7.0), ClipNorm(2, 0, 1.0))
+    assert give_all(waiting, scaled(0, 5, 9.0), scaled(2, 2, 1.0, 2.0)) == ["duplicate", "accepted"]
+    assert waiting.clip_norms_after(6, known) == (*known, ClipNorm(2, 4, 2.0))
+
+
+def test_late_cells_of_many_scales_are_not_kept_waiting():
+    waiting = adaptive((10_000, 10_000, -1))
+    most = WAITING_WINDOW_LIMIT + ADAPTIVE.cluster_count
+    give_all(waiting, *[scaled(2, n, 1.0 + n) for n in range(most)])
+    assert waiting.ready() is None
+    give_all(waiting, scaled(2, most, 1.0))
+    assert waiting.ready() is None
+    give_all(waiting, scaled(2, most + 1, 0.5))
+    assert waiting.ready() == 10_001
+    waiting.forget_through(10_001)
+    assert waiting.next_window is None

@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas import Update
 from stream.aggregation.window import WindowSum
+from stream.privacy.adaptive_clipping import ClippingSpec
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
 
 PLAN = PrivacyPlan(
@@ -27,7 +31,12 @@ PLAN = PrivacyPlan(
     optimizer=OptimizerSpec("sgd", 0.1),
     normalizer="expected_clients",
 )
+ADAPTIVE = replace(PLAN, clipping=ClippingSpec(0.5, 0.2, bit_weight=20, epoch_windows=3))
 VECTORS = st.lists(st.integers(-32767, 32767), min_size=3, max_size=3)
+
+
+def update(client_id: str, vector: np.ndarray, **changes: object) -> Update:
+    return replace(Update(PLAN.plan_id, client_id, 0, vector), **changes)
 
 
 def test_an_empty_window_is_all_zeros():
@@ -40,8 +49,8 @@ def test_an_empty_window_is_all_zeros():
 
 def test_the_last_coordinate_is_the_weighted_count():
     total = WindowSum(PLAN, 0)
-    total.add("a", np.array([1, -2, 3], np.int16))
-    total.add("b", np.array([10, 20, -30], np.int16))
+    total.add(update("a", np.array([1, -2, 3], np.int16)))
+    total.add(update("b", np.array([10, 20, -30], np.int16)))
     assert total.exact_sum.tolist() == [11, 18, -27, 14]
     assert total.has("a")
     assert total.has("b")
@@ -53,10 +62,10 @@ def test_the_order_of_updates_does_not_matter(vectors, order):
     updates = [(str(i), np.array(v, np.int16)) for i, v in enumerate(vectors)]
     forward, shuffled = WindowSum(PLAN, 0), WindowSum(PLAN, 0)
     for client_id, vector in updates:
-        forward.add(client_id, vector)
+        forward.add(update(client_id, vector))
     order.shuffle(updates)
     for client_id, vector in updates:
-        shuffled.add(client_id, vector)
+        shuffled.add(update(client_id, vector))
     assert np.array_equal(forward.exact_sum, shuffled.exact_sum)
     assert forward.exact_sum.tolist() == [
         *(sum(v[i] for v in vectors) for i in range(3)),
@@ -69,7 +78,7 @@ def test_sums_do_not_wrap_in_the_type_of_an_update(dtype):
     total = WindowSum(PLAN, 0)
     largest = np.iinfo(dtype).max
     for i in range(1000):
-        total.add(str(i), np.full(3, -largest, dtype))
+        total.add(update(str(i), np.full(3, -largest, dtype)))
     assert total.exact_sum.tolist() == [-1000 * largest] * 3 + [7000]
 
 
@@ -78,5 +87,37 @@ def test_a_read_only_and_unaligned_vector_is_counted():
     vector = np.frombuffer(data, "<i2", offset=1)
     assert not vector.flags.writeable
     total = WindowSum(PLAN, 0)
-    total.add("a", vector)
+    total.add(update("a", vector))
     assert total.exact_sum.tolist() == [1, 2, 3, 7]
+
+
+def test_a_clip_bit_moves_its_own_coordinate_by_half_its_weight_either_way():
+    total = WindowSum(ADAPTIVE, 0)
+    bits = [True, True, False, True]
+    for i, is_below in enumerate(bits):
+        vector = np.array([i, 0, 0], np.int16)
+        total.add(update(str(i), vector, clip_norm=1.0, is_below_clip=is_below))
+    assert total.exact_sum.tolist() == [6, 0, 0, 4 * 7, 3 * 10 - 10]
+
+
+@given(vectors=st.lists(VECTORS, min_size=1, max_size=5), data=st.data())
+def test_one_client_is_never_farther_from_nobody_than_the_sensitivity(vectors, data):
+    with_it, without = WindowSum(ADAPTIVE, 0), WindowSum(ADAPTIVE, 0)
+    for i, vector in enumerate(vectors):
+        other = update(str(i), np.array(vector, np.int16), clip_norm=1.0)
+        with_it.add(other)
+        without.add(other)
+    vector = np.array([600, -800, 0], np.int16)  # a norm of exactly the bound
+    bit = data.draw(st.booleans())
+    with_it.add(update("victim", vector, clip_norm=1.0, is_below_clip=bit))
+    apart = with_it.exact_sum - without.exact_sum
+    assert int(apart @ apart) == ADAPTIVE.l2_sensitivity_squared
+    # A sensitivity that forgot the bit, or the count, would be too small.
+    assert int(apart @ apart) > ADAPTIVE.grid_l2_bound**2 + ADAPTIVE.count_weight**2
+
+
+def test_a_rotated_update_has_the_padded_length():
+    plan = replace(PLAN, rotation="hadamard")
+    total = WindowSum(plan, 0)
+    total.add(update("a", np.array([1, 2, 3, 4], np.int16)))
+    assert total.exact_sum.tolist() == [1, 2, 3, 4, 7]

@@ -2,6 +2,7 @@ import math
 from collections import Counter
 from dataclasses import FrozenInstanceError, fields, replace
 from fractions import Fraction
+from itertools import islice
 
 import dp_accounting
 import pytest
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 
 from stream.budget import Ledger
 from stream.errors import BudgetExhaustedError, PlanError
-from stream.privacy.accounting import UNITS_PER_RHO, epsilon_from_units
+from stream.privacy.accounting import UNITS_PER_RHO, epsilon_from_units, zcdp_epsilon
+from stream.privacy.adaptive_clipping import ClippingSpec
+from stream.privacy.calibration import PrivacyFilter
 from stream.privacy.event import GaussianEvent
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
+from stream.privacy.schedule_spec import SCHEDULE_KEYS, ScheduleSpec
 
 SGD = OptimizerSpec("sgd", 0.1, momentum=0.9)
 PLAN = PrivacyPlan(
@@ -38,6 +42,27 @@ PLAN = PrivacyPlan(
 )
 BY_PREFIX = replace(PLAN, assignment="prefix", assignment_key="", prefixes=("north", "south"))
 BY_COUNT = replace(PLAN, normalizer="noisy_count", minimum_count=3)
+
+SCHEDULES = {
+    "constant": ScheduleSpec(saving_windows=3, max_noise_multiplier=1e6),
+    "exponential": ScheduleSpec("exponential", noise_decay=0.995),
+    "linear": ScheduleSpec("linear", final_noise_ratio=0.25),
+    "cosine": ScheduleSpec("cosine", final_noise_ratio=4.0),
+    "step": ScheduleSpec("step", milestones=(2, 5), noise_ratios=(4.0, 2.5, 1.0)),
+    "learning_rate": ScheduleSpec(
+        "learning_rate", learning_rate_decay="cosine", final_learning_rate_ratio=0.05
+    ),
+    "paced": ScheduleSpec("paced", saving_windows=7),
+    "infinite": ScheduleSpec("infinite", max_noise_multiplier=1e3),
+    "snr": ScheduleSpec(
+        "snr",
+        target_snr=1.0,
+        smoothing=0.5,
+        min_noise_multiplier=0.5,
+        max_noise_multiplier=1000.0,
+    ),
+}
+CLIPPING = ClippingSpec(target_quantile=0.5, learning_rate=0.2, bit_weight=20, epoch_windows=10)
 
 # For every field: values that must be refused, and what the message says to write instead.
 BAD = {
@@ -74,6 +99,25 @@ BAD = {
     "horizon_windows": ([0, -1, 2**31, 8.0], r"\[budget\] windows is .*: write a whole number"),
     "normalizer": (["", "count"], r'\[optimizer\] normalizer is .*: write "expected_clients" or'),
     "minimum_count": ([1], r'\[optimizer\] minimum_count needs normalizer = "noisy_count"'),
+    "noise": (["", "laplace", "Rounded_gaussian", None], r'\[budget\] noise is .*: write "rounded'),
+    "scope": (["", "clients", "CLIENT", None], r'\[budget\] scope is .*: write "cluster" or'),
+    "hour_epsilon": (
+        [-1.0, math.nan, math.inf, 8.000_001, True, "1"],
+        r"\[budget\] hour_epsilon is .*: write a number",
+    ),
+    "day_epsilon": (
+        [-1.0, math.nan, math.inf, 8.000_001, False, "1"],
+        r"\[budget\] day_epsilon is .*: write a number",
+    ),
+    "schedule_spec": (
+        [
+            ScheduleSpec("step", milestones=(8,), noise_ratios=(2.0, 1.0)),
+            ScheduleSpec(max_noise_multiplier=0.1),
+            ScheduleSpec("exponential", noise_decay=1e-9),
+        ],
+        r"\[schedule\] .*: (raise windows|change that)|budget: lower it|outside 1/8",
+    ),
+    "rotation": (["", "Hadamard", "fft", None], r'\[gradient\] rotation is .*: write "none" or'),
 }
 BAD_CASES = [
     pytest.param({field: value}, message, id=f"{field}={str(value)[:12]!r}")
@@ -105,6 +149,13 @@ OTHER = {
     "normalizer": replace(PLAN, normalizer="noisy_count", minimum_count=1),
     "minimum_count": BY_COUNT,
     "topic_prefix": replace(PLAN, topic_prefix="sdp2"),
+    "noise": replace(PLAN, noise="discrete_gaussian"),
+    "scope": replace(PLAN, scope="client"),
+    "hour_epsilon": replace(PLAN, hour_epsilon=math.nextafter(8.0, 7)),
+    "day_epsilon": replace(PLAN, day_epsilon=8.0),
+    "schedule_spec": replace(PLAN, schedule_spec=SCHEDULES["paced"]),
+    "rotation": replace(PLAN, rotation="hadamard"),
+    "clipping": replace(PLAN, clipping=CLIPPING),
 }
 OPTIMIZERS = [
     SGD,
@@ -146,8 +197,9 @@ def test_a_value_that_cannot_be_honoured_is_refused_and_told_what_to_write(chang
 
 
 def test_every_field_has_a_value_that_is_refused():
-    # The optimizer's own fields are tested with `OptimizerSpec`.
-    assert {field.name for field in fields(PrivacyPlan)} - {"optimizer"} == BAD.keys()
+    # What these two refuse is tested with `OptimizerSpec` and `ClippingSpec`.
+    parts = {"optimizer", "clipping"}
+    assert {field.name for field in fields(PrivacyPlan)} - parts == BAD.keys()
 
 
 @pytest.mark.parametrize(
@@ -198,10 +250,10 @@ def test_a_plan_cannot_be_changed():
 
 
 def test_the_plan_id_is_pinned():
-    assert PLAN.plan_id_hex == "fdd288798cdc27a70514917bc2e3692b"
+    assert PLAN.plan_id_hex == "0a428bfe3aac37c11446dcdab2dd0905"
     assert (
         replace(BY_PREFIX, optimizer=OptimizerSpec("adam", 0.5)).plan_id_hex
-        == "12b6a76730740c38d715e411b1771518"
+        == "929cf53ec3c209b5e7693cb23330e035"
     )
     assert PLAN.plan_id == bytes.fromhex(PLAN.plan_id_hex)
 
@@ -216,6 +268,8 @@ def test_the_plan_id_changes_with(field):
 
 def test_no_two_different_plans_share_an_id():
     plans = [PLAN, *OTHER.values(), *(replace(PLAN, optimizer=spec) for spec in OPTIMIZERS[1:])]
+    specs = [spec for kind, spec in SCHEDULES.items() if kind != "paced"]
+    plans += [replace(PLAN, schedule_spec=spec) for spec in specs]
     assert len({plan.plan_id for plan in plans}) == len(plans)
 
 
@@ -262,6 +316,51 @@ def test_a_plan_of_prefixes_survives_its_text(prefixes):
 @pytest.mark.parametrize("plan", OTHER.values(), ids=OTHER.keys())
 def test_each_other_plan_survives_its_text_too(plan):
     assert PrivacyPlan.from_toml(plan.to_toml()) == plan
+
+
+def test_every_kind_of_schedule_survives_its_text():
+    assert SCHEDULES.keys() == SCHEDULE_KEYS.keys()
+    for spec in SCHEDULES.values():
+        plan = replace(PLAN, schedule_spec=spec)
+        again = PrivacyPlan.from_toml(plan.to_toml())
+        assert again == plan
+        assert again.plan_id == plan.plan_id
+
+
+@settings(max_examples=100)
+@given(
+    noise=st.sampled_from(["rounded_gaussian", "discrete_gaussian"]),
+    limits=st.tuples(*[st.just(0.0) | st.floats(21.0, 60.0)] * 2),
+    scope=st.sampled_from(["cluster", "client"]),
+    rotation=st.sampled_from(["none", "hadamard"]),
+    kind=st.sampled_from(sorted(SCHEDULES)),
+    clipping=st.none()
+    | st.builds(
+        ClippingSpec,
+        st.floats(0.01, 0.99),
+        st.floats(1e-9, 10),
+        st.integers(1, 2**20).map(lambda half: 2 * half),
+        st.integers(3, 2**31 - 1),
+    ),
+)
+def test_a_plan_with_everything_survives_its_text(noise, limits, scope, rotation, kind, clipping):
+    plan = replace(
+        PLAN,
+        horizon_windows=100,
+        epsilon=60.0,
+        noise=noise,
+        hour_epsilon=limits[0],
+        day_epsilon=limits[1],
+        rotation=rotation,
+        clipping=clipping,
+        schedule_spec=SCHEDULES[kind],
+    )
+    if scope == "client":
+        small = {"epsilon": 9.0, "hour_epsilon": limits[0] / 7, "day_epsilon": limits[1] / 7}
+        plan = replace(plan, scope=scope, schedule_spec=ScheduleSpec(), **small)
+    again = PrivacyPlan.from_toml(plan.to_toml())
+    assert again == plan
+    assert again.plan_id == plan.plan_id
 
 
 # --- What is derived -----------------------------------------------------------------------
@@ -374,6 +473,18 @@ def test_the_guarantee_says_who_is_protected_how_well_and_under_which_trust():
         assert words in sentence
 
 
+def test_the_guarantee_says_whose_budget_ends_what():
+    cluster, client = PLAN.guarantee, replace(PLAN, scope="client").guarantee
+    assert "2 clusters ever release under this plan (at most 8 windows each) and" in cluster
+    assert "for ever (a client takes part in at most 8 windows) and" in client
+    assert "windows each" not in client
+    for kind in ("infinite", "snr"):
+        endless = replace(PLAN, schedule_spec=SCHEDULES[kind])
+        assert endless.windows_allowed is None
+        assert "2 clusters ever release under this plan and every model" in endless.guarantee
+        assert "None" not in endless.guarantee
+
+
 def test_the_guarantee_never_promises_more_than_the_plan():
     assert "(8.1234568," in replace(PLAN, epsilon=8.1234568).guarantee
 
@@ -435,3 +546,126 @@ def test_a_window_ends_where_the_next_one_begins(timestamp):
     end = PLAN.window_end_ms(window)
     assert end - PLAN.window_length_ms <= timestamp < end
     assert PLAN.window_of(end) == window + 1
+
+
+# --- Noise, limits, scope, rotation, clipping ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "by_zcdp", "by_gdp"),
+    [
+        (0.5, 0.006641524, 0.007701168),
+        (1.0, 0.024355970, 0.028014482),
+        (2.0, 0.088152688, 0.100502020),
+        (4.0, 0.311064955, 0.351003648),
+        (8.0, 1.052358005, 1.172815224),
+    ],
+)
+def test_the_cap_is_that_of_the_reference_for_either_noise(epsilon, by_zcdp, by_gdp):
+    # PRIVACY 2.2, K6.
+    rounded = replace(PLAN, epsilon=epsilon, delta=1e-6)
+    discrete = replace(rounded, noise="discrete_gaussian")
+    assert discrete.cap_units / UNITS_PER_RHO == pytest.approx(by_zcdp, rel=0, abs=6e-10)
+    assert rounded.cap_units / UNITS_PER_RHO == pytest.approx(by_gdp, rel=0, abs=6e-10)
+    # The discrete Gaussian is not (sensitivity / sigma)-GDP: the wider cap is not its own.
+    assert zcdp_epsilon(discrete.cap_units / UNITS_PER_RHO, 1e-6) <= epsilon
+    assert zcdp_epsilon(rounded.cap_units / UNITS_PER_RHO, 1e-6) > epsilon
+
+
+def test_each_noise_has_its_own_filter():
+    assert PLAN.privacy_filter is PrivacyFilter.GDP
+    assert replace(PLAN, noise="discrete_gaussian").privacy_filter is PrivacyFilter.ZCDP
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "hour", "day"),
+    [(1000, 3601, 86_401), (7000, 516, 12_344), (3_600_000, 2, 25), (31 * 86_400_000, 2, 2)],
+)
+def test_a_limit_looks_at_every_window_that_an_hour_or_a_day_can_touch(length_ms, hour, day):
+    plan = replace(PLAN, window_length_ms=length_ms, hour_epsilon=3.0, day_epsilon=4.0)
+    caps = [plan.privacy_filter.cap_units(epsilon, plan.delta) for epsilon in (3.0, 4.0)]
+    assert plan.sliding_caps == (("hour", hour, caps[0]), ("day", day, caps[1]))
+    # An hour that begins in the last millisecond of a window ends within the last of these.
+    assert length_ms - 1 + 3_600_000 <= hour * length_ms
+    assert PLAN.sliding_caps == ()
+
+
+def test_a_limit_has_the_filter_of_the_noise():
+    plan = replace(PLAN, hour_epsilon=4.0, delta=1e-6, noise="discrete_gaussian")
+    ((_, _, cap),) = plan.sliding_caps
+    assert cap / UNITS_PER_RHO == pytest.approx(0.311064955, rel=0, abs=6e-10)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hour_epsilon": 0.01}, "hour_epsilon does not pay for one window"),
+        ({"day_epsilon": 0.01}, "day_epsilon does not pay for one window"),
+        # The first window is cheap, and those at the end are not.
+        (
+            {"schedule_spec": ScheduleSpec("exponential", noise_decay=0.5), "hour_epsilon": 3.0},
+            "hour_epsilon does not pay for one window of each cost",
+        ),
+        # So small that no total of charges keeps it.
+        ({"hour_epsilon": 1e-9, "delta": 1e-90}, "hour_epsilon: .* nothing can be granted"),
+    ],
+)
+def test_a_limit_that_would_hold_a_planned_window_back_for_ever_is_refused(change, message):
+    with pytest.raises(PlanError, match=rf"\[budget\] {message}"):
+        replace(PLAN, **change)
+
+
+@pytest.mark.parametrize("kind", sorted(SCHEDULES))
+def test_a_limit_admits_each_window_of_a_schedule_that_is_accepted(kind):
+    plan = replace(PLAN, schedule_spec=SCHEDULES[kind], hour_epsilon=7.0)
+    ((_, _, cap),) = plan.sliding_caps
+    planned = [units for _, units in islice(plan.schedule.planned(), 100)]
+    assert 0 < max(planned) <= cap
+
+
+@pytest.mark.parametrize("kind", sorted(set(SCHEDULES) - {"constant"}))
+def test_a_clients_own_budget_needs_windows_that_cost_the_same(kind):
+    with pytest.raises(PlanError, match=r'scope = "client" needs every window to cost the same'):
+        replace(PLAN, scope="client", schedule_spec=SCHEDULES[kind])
+
+
+def test_a_clients_own_budget_must_fit_its_64_bits():
+    assert replace(PLAN, scope="client", epsilon=20.0).cap_units < 2**63
+    with pytest.raises(PlanError, match=r"epsilon is 100.0: a client's own budget counts up to"):
+        replace(PLAN, scope="client", epsilon=100)
+
+
+@pytest.mark.parametrize("dimension", [20, 32, 33])
+def test_the_bound_of_a_rotated_gradient_may_use_every_padded_coordinate(dimension):
+    plan = replace(PLAN, dimension=dimension, rotation="hadamard")
+    padded = 64 if dimension > 32 else 32
+    assert (plan.coordinate_count, plan.release_size) == (padded, padded + 1)
+    largest = math.isqrt(127**2 * padded)
+    assert replace(plan, grid_l2_bound=largest).l2_sensitivity_squared == largest**2 + 25**2
+    with pytest.raises(PlanError, match=f"grid_l2_bound is .*from 1 to {largest}"):
+        replace(plan, grid_l2_bound=largest + 1)
+
+
+def test_without_rotation_the_bound_is_that_of_the_dimension():
+    assert PLAN.coordinate_count == PLAN.dimension
+    with pytest.raises(PlanError, match="from 1 to 567"):
+        replace(PLAN, grid_l2_bound=568)
+
+
+def test_the_client_scale_is_that_of_the_padded_length():
+    rotated = replace(PLAN, rotation="hadamard")
+    assert rotated.client_scale == replace(PLAN, dimension=32).client_scale < PLAN.client_scale
+
+
+def test_the_clip_bits_are_part_of_the_sensitivity_and_of_the_release():
+    plan = replace(PLAN, clipping=CLIPPING)
+    assert plan.l2_sensitivity_squared == 256**2 + 25**2 + 10**2
+    assert plan.release_size == 22
+    # The same budget: the noise grows with the sensitivity, the charge does not.
+    assert plan.noise_variance > PLAN.noise_variance
+    assert plan.charge_units == pytest.approx(PLAN.charge_units, rel=1e-11)
+
+
+def test_a_heavy_clip_bit_widens_the_release():
+    clipping = replace(CLIPPING, bit_weight=2**30)
+    assert replace(PLAN, clipping=clipping).release_dtype == "int64"

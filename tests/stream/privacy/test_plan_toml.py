@@ -1,4 +1,5 @@
 import contextlib
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from stream.errors import PlanError
 from stream.privacy.plan import PrivacyPlan
 from stream.privacy.plan_toml import plan_arguments, plan_text
+from stream.privacy.schedule_spec import ScheduleSpec
 
 TEXT = """\
 version = 1
@@ -43,6 +45,26 @@ learning_rate = 0.1
 momentum = 0.9
 normalizer = "expected_clients"
 """
+WITH_ALL = (
+    TEXT.replace('dtype = "int8"\n', 'dtype = "int8"\nrotation = "hadamard"\n').replace(
+        "windows = 8\n",
+        'windows = 8\nnoise = "discrete_gaussian"\nscope = "cluster"\n'
+        "hour_epsilon = 5\nday_epsilon = 6.5\n",
+    )
+    + """
+[schedule]
+kind = "step"
+milestones = [2, 5]
+noise_ratios = [4, 2.5, 1]
+saving_windows = 3
+
+[clipping]
+target_quantile = 0.5
+learning_rate = 1
+bit_weight = 20
+epoch_windows = 10
+"""
+)
 REQUIRED = [
     line.split(" = ")[0] for line in TEXT.splitlines() if " = " in line
 ]  # every key above but these two
@@ -63,7 +85,7 @@ def refused(text: str) -> str:
 
 
 def test_a_text_becomes_the_arguments_of_a_plan_and_of_its_optimizer():
-    plan, optimizer = plan_arguments(TEXT)
+    plan, parts = plan_arguments(TEXT)
     assert plan == {
         "name": "fraud-eu",
         "dimension": 20,
@@ -84,7 +106,87 @@ def test_a_text_becomes_the_arguments_of_a_plan_and_of_its_optimizer():
         "horizon_windows": 8,
         "normalizer": "expected_clients",
     }
-    assert optimizer == {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.9}
+    assert parts == {"optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.9}}
+
+
+def test_what_is_optional_becomes_arguments_of_the_plan_and_of_its_parts():
+    plan, parts = plan_arguments(WITH_ALL)
+    assert plan == plan_arguments(TEXT)[0] | {
+        "rotation": "hadamard",
+        "noise": "discrete_gaussian",
+        "scope": "cluster",
+        "hour_epsilon": 5.0,
+        "day_epsilon": 6.5,
+    }
+    assert parts == {
+        "optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.9},
+        "schedule": {
+            "kind": "step",
+            "milestones": (2, 5),
+            "noise_ratios": (4.0, 2.5, 1.0),
+            "saving_windows": 3,
+        },
+        "clipping": {
+            "target_quantile": 0.5,
+            "learning_rate": 1.0,
+            "bit_weight": 20,
+            "epoch_windows": 10,
+        },
+    }
+
+
+def test_a_text_of_before_there_were_options_is_the_plan_without_them():
+    plan = PrivacyPlan.from_toml(TEXT)
+    assert (plan.noise, plan.scope, plan.rotation) == ("rounded_gaussian", "cluster", "none")
+    assert (plan.hour_epsilon, plan.day_epsilon, plan.clipping) == (0.0, 0.0, None)
+    assert plan.schedule_spec == ScheduleSpec()
+
+
+def test_the_text_of_a_plan_with_everything_is_pinned():
+    text = PrivacyPlan.from_toml(WITH_ALL).to_toml()
+    assert text.count("\n[") == 7
+    for lines in (
+        "[gradient]\nl2_clip_norm = 1.0\ngrid_l2_bound = 256\ncount_weight = 25\n"
+        'dtype = "int8"\nrotation = "hadamard"\n',
+        "[clipping]\ntarget_quantile = 0.5\nlearning_rate = 1.0\nbit_weight = 20\n"
+        "epoch_windows = 10\n",
+        'windows = 8\nnoise = "discrete_gaussian"\nhour_epsilon = 5.0\nday_epsilon = 6.5\n',
+        '[schedule]\nkind = "step"\nmilestones = [2, 5]\nnoise_ratios = [4.0, 2.5, 1.0]\n'
+        "saving_windows = 3\n",
+    ):
+        assert lines in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('kind = "step"', 'kind = "steps"', r"\[schedule\] kind is 'steps': write one of"),
+        ('kind = "step"\n', "", r"the plan lacks \[schedule\] kind: write for example kind = "),
+        ("milestones = [2, 5]", "milestones = 2", "milestones must be a list of whole numbers"),
+        ("milestones = [2, 5]", "milestones = [2, 5.0]", "must be a list of whole numbers"),
+        ("milestones = [2, 5]", "milestones = [2, true]", "must be a list of whole numbers"),
+        ("milestones = [2, 5]", "milestones = [5, 2]", "increasing whole numbers"),
+        ("milestones = [2, 5]", f"milestones = [2, {10**400}]", "milestones does not fit 64 bits"),
+        ("noise_ratios = [4, 2.5, 1]", 'noise_ratios = ["4"]', "must be a list of numbers"),
+        ("noise_ratios = [4, 2.5, 1]", "noise_ratios = [4, nan, 1]", "nan is not from"),
+        (
+            "noise_ratios = [4, 2.5, 1]",
+            f"noise_ratios = [4, 1, {10**400}]",
+            "does not fit 64 bits",
+        ),
+        ("saving_windows", "saving_window", "did you mean saving_windows"),
+        ("saving_windows = 3", "noise_decay = 0.5", "noise_decay has no effect"),
+        ("[schedule]", "[schedules]", "did you mean schedule"),
+        ("target_quantile = 0.5", "target_quantile = 1", "target_quantile is 1.0: write"),
+        ("bit_weight = 20", "bit_weight = 21", "bit_weight is 21: write an even number"),
+        ("epoch_windows = 10", "epoch_windows = 2", "epoch_windows is 2: write a whole"),
+        ("epoch_windows = 10\n", "", r"the plan lacks \[clipping\] epoch_windows"),
+        ('scope = "cluster"', 'scope = "client"', "remove \\[schedule\\]"),
+    ],
+)
+def test_an_option_that_cannot_be_honoured_is_refused(old, new, message):
+    assert WITH_ALL.count(old) == 1
+    assert re.search(message, refused(WITH_ALL.replace(old, new)))
 
 
 def test_the_text_of_a_plan_is_pinned():
@@ -121,7 +223,7 @@ def test_a_name_like_no_other_is_refused_with_those_that_are_known():
     assert "beta1, beta2, epsilon, kind" in message
     message = refused(TEXT + "\n[zzz]\n")
     assert "unknown table [zzz]" in message
-    assert "budget, clusters, gradient, optimizer, window" in message
+    assert "budget, clipping, clusters, gradient, optimizer, schedule, window" in message
 
 
 @pytest.mark.parametrize("extra", ['[""]\nx = 1\n', "[clusters.key]\n", "[dimension]\n"])
@@ -283,8 +385,8 @@ def test_any_text_is_a_plan_or_a_plan_error(text):
 @given(data=st.data())
 @settings(max_examples=200)
 def test_a_damaged_text_is_a_plan_or_a_plan_error(data):
-    begin = data.draw(st.integers(0, len(TEXT)))
-    end = data.draw(st.integers(begin, min(len(TEXT), begin + 8)))
+    begin = data.draw(st.integers(0, len(WITH_ALL)))
+    end = data.draw(st.integers(begin, min(len(WITH_ALL), begin + 8)))
     put_in = data.draw(st.text(max_size=4) | st.sampled_from(["1e400", "[", "nan", "-", "'''"]))
     with contextlib.suppress(PlanError):
-        PrivacyPlan.from_toml(TEXT[:begin] + put_in + TEXT[end:])
+        PrivacyPlan.from_toml(WITH_ALL[:begin] + put_in + WITH_ALL[end:])
