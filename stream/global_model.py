@@ -20,9 +20,11 @@ from schemas import ModelSnapshot, ModelState, Release
 
 from .aggregation.waiting import ReleaseOutcome as ReleaseOutcome
 from .aggregation.waiting import WaitingReleases
+from .clip_progress import first_clip_norms
 from .errors import PlanError, StreamError
 from .optimizer import Adam, Optimizer, Sgd
 from .privacy.plan import PrivacyPlan
+from .privacy.schedule_shares import learning_rate_factor
 
 
 class DivergedError(StreamError):
@@ -56,7 +58,6 @@ class GlobalModel:
     def __init__(self, plan: PrivacyPlan, state: ModelState, merge_deadline_ms: int) -> None:
         """Take over at ``state``; use `start` or `restore`, which check it."""
         self._plan = plan
-        self._optimizer = _make_optimizer(plan)
         self._state = state
         self._waiting = WaitingReleases(
             plan, state.merged_through, state.next_offset, merge_deadline_ms
@@ -83,7 +84,7 @@ class GlobalModel:
             )
         if not np.isfinite(_as_float32(weights)).all():
             raise ValueError("initial weights hold a NaN, an infinity, or exceed float32")
-        optimizer = _make_optimizer(plan)
+        optimizer = _make_optimizer(plan, step=0)
         state = ModelState(
             plan_id=plan.plan_id,
             model_version=0,
@@ -93,6 +94,7 @@ class GlobalModel:
             optimizer=optimizer.name,
             step=0,
             vectors=np.vstack((weights, np.zeros((optimizer.slot_count, plan.dimension)))),
+            clip_norms=first_clip_norms(plan),
         )
         return cls.restore(plan, state, merge_deadline_ms=merge_deadline_ms)
 
@@ -188,9 +190,10 @@ class GlobalModel:
             window=max(merged_through),
             next_offset=self._waiting.next_offset_after(window),
             merged_through=merged_through,
-            optimizer=self._optimizer.name,
+            optimizer=self._state.optimizer,
             step=self._state.step + 1,
             vectors=vectors,
+            clip_norms=self._waiting.clip_norms_after(window, self._state.clip_norms),
         )
         cells = self._waiting.cells_through(window)
         update_norm = float(np.linalg.norm(vectors[0] - self._state.vectors[0]))
@@ -210,8 +213,9 @@ class GlobalModel:
         self._state = stepped.state
 
     def _stepped_vectors(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
-        before = self._state.vectors
-        weights, slots = self._optimizer.step(before[0], before[1:], gradient, self._state.step + 1)
+        before, step = self._state.vectors, self._state.step
+        optimizer = _make_optimizer(self._plan, step)
+        weights, slots = optimizer.step(before[0], before[1:], gradient, step + 1)
         vectors = np.vstack((weights, slots))
         # Weights that are finite in float64 may still be infinite as clients see them.
         if not (np.isfinite(vectors).all() and np.isfinite(_as_float32(weights)).all()):
@@ -237,6 +241,7 @@ def _stepped(
         window=state.window,
         published_at_ms=now_ms,
         vector=_as_float32(state.vectors[0]),
+        clip_norms=state.clip_norms,
     )
     return Stepped(snapshot, state, state.window, cells, noisy_count, update_norm)
 
@@ -246,11 +251,14 @@ def _as_float32(weights: NDArray[np.float64]) -> NDArray[np.float32]:
         return weights.astype(np.float32)
 
 
-def _make_optimizer(plan: PrivacyPlan) -> Optimizer:
+def _make_optimizer(plan: PrivacyPlan, step: int) -> Optimizer:
+    """Return the optimizer of ``step``, counted from 0; only its learning rate depends on it."""
     spec = plan.optimizer
+    factor = learning_rate_factor(plan.schedule_spec, plan.horizon_windows, step)
+    learning_rate = spec.learning_rate * float(factor)
     if spec.kind == "adam":
-        return Adam(spec.learning_rate, spec.beta1, spec.beta2, spec.epsilon)
-    return Sgd(spec.learning_rate, spec.momentum)
+        return Adam(learning_rate, spec.beta1, spec.beta2, spec.epsilon)
+    return Sgd(learning_rate, spec.momentum)
 
 
 def _check_state(plan: PrivacyPlan, state: ModelState) -> None:
@@ -260,11 +268,14 @@ def _check_state(plan: PrivacyPlan, state: ModelState) -> None:
             f"the stored model belongs to plan {state.plan_id.hex()}, this is plan "
             f"{plan.plan_id_hex}: {remedy}"
         )
-    optimizer = _make_optimizer(plan)
-    expected = (optimizer.name, (optimizer.slot_count + 1, plan.dimension), plan.cluster_count)
-    found = (state.optimizer, state.vectors.shape, len(state.merged_through))
+    optimizer = _make_optimizer(plan, state.step)
+    shape = (optimizer.slot_count + 1, plan.dimension)
+    clipped = len(first_clip_norms(plan))
+    expected = (optimizer.name, shape, plan.cluster_count, clipped)
+    with_norms = len({clip.cluster for clip in state.clip_norms})
+    found = (state.optimizer, state.vectors.shape, len(state.merged_through), with_norms)
     if found != expected:
         raise PlanError(
-            f"the stored model has (optimizer, shape, clusters) {found}, the plan needs "
-            f"{expected}: {remedy}"
+            f"the stored model has (optimizer, shape, clusters, clusters with a clip norm) "
+            f"{found}, the plan needs {expected}: {remedy}"
         )

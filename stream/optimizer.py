@@ -2,7 +2,7 @@
 
 Post-processing of released values, in float64. An optimizer is a value: what it remembers
 between steps (its slots) is an argument and a result, so that a step can be computed,
-published, and only then kept.
+published, and only then kept. Where the learning rate changes, each step has its own optimizer.
 """
 
 import math

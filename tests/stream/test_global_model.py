@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 )
 
 from schemas import (
+    ClipNorm,
     ModelState,
     Release,
     decode_model_state,
@@ -25,7 +26,10 @@ from schemas import (
 from stream.errors import PlanError, StreamError
 from stream.global_model import DivergedError, GlobalModel, ReleaseOutcome, Stepped
 from stream.optimizer import Adam
+from stream.privacy.adaptive_clipping import ClippingSpec
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
+from stream.privacy.schedule_shares import learning_rate_factor
+from stream.privacy.schedule_spec import ScheduleSpec
 
 LONG_AFTER_MS = 10**9
 MERGE_DEADLINE_MS = 700
@@ -54,8 +58,15 @@ PLAN = PrivacyPlan(
 )
 
 
+ADAPTIVE = replace(
+    PLAN,
+    clipping=ClippingSpec(target_quantile=0.5, learning_rate=0.2, bit_weight=20, epoch_windows=3),
+)
+
+
 def release(cluster: int, window: int, plan: PrivacyPlan = PLAN) -> Release:
-    """A vector that tells its cell from every other."""
+    """A vector that tells its cell from every other, and norms that tell cluster and epoch."""
+    epoch, is_adaptive = window // 3, plan.clipping is not None
     return Release(
         plan_id=plan.plan_id,
         cluster=cluster,
@@ -67,10 +78,18 @@ def release(cluster: int, window: int, plan: PrivacyPlan = PLAN) -> Release:
         noise_variance=Fraction(1),
         l2_sensitivity_squared=1,
         vector=np.array(
-            [1 + 7 * cluster + 31 * window, -((cluster + 2) ** (window % 9 + 1)), 300],
+            [1 + 7 * cluster + 31 * window, -((cluster + 2) ** (window % 9 + 1)), 300, 40],
             np.dtype(plan.release_dtype),
-        ),
+        )[: plan.release_size],
+        clip_norm=norm_of(cluster, epoch) if is_adaptive else 0.0,
+        next_clip_norm=norm_of(cluster, epoch + 1) if is_adaptive else 0.0,
+        next_clip_window=3 * epoch + 3 if is_adaptive else 0,
     )
+
+
+def norm_of(cluster: int, epoch: int) -> float:
+    """A norm that the releases of a cluster name; that of epoch 0 is the plan's."""
+    return 1.0 + epoch * (0.3 + cluster)
 
 
 def start(plan: PrivacyPlan = PLAN) -> GlobalModel:
@@ -276,6 +295,7 @@ def test_a_negative_deadline_is_refused():
         ({"vectors": np.zeros((2, 3))}, "the plan needs"),
         ({"vectors": np.zeros((3, 2))}, "the plan needs"),
         ({"merged_through": (-1, -1)}, "the plan needs"),
+        ({"clip_norms": (ClipNorm(0, 0, 1.0),)}, r"clusters with a clip norm\).*, the plan needs"),
     ],
 )
 def test_a_state_of_another_plan_is_refused_with_the_remedy(change, message):
@@ -283,6 +303,108 @@ def test_a_state_of_another_plan_is_refused_with_the_remedy(change, message):
     with pytest.raises(PlanError, match=message) as error:
         restore(state)
     assert "topic_prefix" in str(error.value)
+
+
+def learning_rates(model: GlobalModel, plan: PrivacyPlan, windows: int) -> list[float]:
+    """The learning rates of successive steps, each taken by a model that was just restored."""
+    rates = []
+    for window in range(windows):
+        give(model, full(window), plan)
+        stepped = model.step(0)
+        moved = model.weights[0] - stepped.state.vectors[0][0]
+        total = sum(int(release(*cell, plan).vector[0]) for cell in full(window))
+        rates.append(moved / (total * plan.grid_step / plan.expected_clients))
+        model = restore(stepped.state, plan)
+    return rates
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine", "exponential"])
+def test_the_learning_rate_of_a_step_is_the_schedules_and_survives_restarts(decay):
+    spec = replace(LEARNING_RATE, learning_rate_decay=decay)
+    plan = replace(PLAN, optimizer=OptimizerSpec("sgd", 0.5), schedule_spec=spec, horizon_windows=5)
+    expected = [0.5 * float(learning_rate_factor(spec, 5, step)) for step in range(7)]
+    assert learning_rates(start(plan), plan, 7) == pytest.approx(expected, rel=1e-6)
+    assert expected[0] == 0.5
+    assert expected[4:] == pytest.approx([0.05] * 3)
+
+
+def test_with_another_schedule_the_learning_rate_is_the_plans():
+    spec = ScheduleSpec(kind="linear", final_noise_ratio=0.25)
+    plan = replace(PLAN, optimizer=OptimizerSpec("sgd", 0.5), schedule_spec=spec, horizon_windows=5)
+    assert learning_rates(start(plan), plan, 4) == pytest.approx([0.5] * 4, rel=1e-9)
+
+
+def test_the_momentum_goes_on_under_a_learning_rate_that_falls():
+    plan = replace(PLAN, schedule_spec=LEARNING_RATE, horizon_windows=3)
+    model, weight, velocity = start(plan), 1.0, 0.0
+    for window in range(3):
+        give(model, full(window), plan)
+        model.commit(model.step(0))
+        total = sum(int(release(*cell).vector[0]) for cell in full(window))
+        velocity = 0.5 * velocity + total * plan.grid_step / plan.expected_clients
+        weight -= 0.5 * float(learning_rate_factor(LEARNING_RATE, 3, window)) * velocity
+        assert model.weights[0] == pytest.approx(weight, rel=1e-12)
+
+
+def test_without_adaptive_clipping_models_name_no_clip_norm():
+    model = start()
+    give(model, full(0))
+    stepped = model.step(0)
+    assert model.initial(0).snapshot.clip_norms == ()
+    assert stepped.snapshot.clip_norms == stepped.state.clip_norms == ()
+
+
+def test_the_first_model_names_the_plans_clip_norm_for_every_cluster():
+    first = start(ADAPTIVE).initial(0)
+    assert first.snapshot.clip_norms == tuple(ClipNorm(cluster, 0, 1.0) for cluster in range(3))
+    assert restore(first.state, ADAPTIVE).initial(0).snapshot.clip_norms == first.state.clip_norms
+
+
+def test_a_model_names_the_norm_in_force_and_the_next_one_of_each_cluster():
+    model = start(ADAPTIVE)
+    give(model, [(0, 0), (1, 0), (2, 0)], ADAPTIVE)
+    stepped = model.step(0)
+    model = restore(stepped.state, ADAPTIVE)
+    told = [(cluster, at, norm_of(cluster, at // 3)) for cluster in range(3) for at in (0, 3)]
+    assert stepped.snapshot.clip_norms == tuple(ClipNorm(*item) for item in told)
+    give(model, [(0, 3), (1, 1)], ADAPTIVE)  # and one cluster that is silent
+    clip_norms = model.step(0).snapshot.clip_norms
+    assert clip_norms == stepped.snapshot.clip_norms  # window 1 alone was merged
+    model.commit(model.step(0))
+    clip_norms = model.step(0).snapshot.clip_norms
+    assert clip_norms[:2] == (
+        ClipNorm(0, 3, norm_of(0, 1)),
+        ClipNorm(0, 6, norm_of(0, 2)),
+    )
+    assert clip_norms[2:] == stepped.snapshot.clip_norms[2:]
+
+
+def test_the_norms_of_a_thousand_clusters_fit_a_models_header():
+    plan = replace(ADAPTIVE, cluster_count=1000)
+    model = start(plan)
+    last = 3 * 10**9 + 2
+    assert model.offer(0, release(7, 0, plan), LONG_AFTER_MS) == "accepted"
+    cells = tuple(ClipNorm(c, at, 0.1) for c in range(1000) for at in (last - 2, last + 1))
+    state = replace(model.step(0).state, clip_norms=cells, merged_through=(last,) * 1000)
+    assert decode_model_state(encode_model_state(state)).clip_norms == cells
+    assert encode_model_snapshot(replace(model.step(0).snapshot, clip_norms=cells))
+
+
+def test_clusters_of_different_clip_norms_are_averaged_in_gradient_units():
+    plan = replace(ADAPTIVE, optimizer=OptimizerSpec("sgd", 1.0))
+    model = start(plan)
+    give(model, full(3), plan)
+    before = model.weights
+    model.commit(model.step(0))
+    total = sum(norm_of(c, 1) * release(c, 3, plan).vector[:2].astype(float) for c in range(3))
+    mean = total / plan.client_scale / plan.expected_clients
+    assert before - model.weights == pytest.approx(mean, rel=1e-9)
+
+
+def test_a_state_without_the_norm_of_a_cluster_is_refused():
+    state = start(ADAPTIVE).initial(0).state
+    with pytest.raises(PlanError, match="clusters with a clip norm"):
+        restore(replace(state, clip_norms=state.clip_norms[1:]), ADAPTIVE)
 
 
 class CrashError(Exception):
@@ -362,15 +484,26 @@ def logs(draw: st.DrawFn) -> list[tuple[int, int]]:
 MOMENTS = st.sampled_from(["read", "stepped", "written"])
 
 
+LEARNING_RATE = ScheduleSpec(
+    kind="learning_rate", learning_rate_decay="cosine", final_learning_rate_ratio=0.1
+)
+
+
 @pytest.mark.parametrize("optimizer", [MOMENTUM, ADAM])
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"clipping": ADAPTIVE.clipping}, {"schedule_spec": LEARNING_RATE, "horizon_windows": 5}],
+)
 @given(
     cells=logs(),
     forced=st.sets(st.integers(0, 23)),
     crashes=st.sets(st.tuples(st.integers(0, 23), MOMENTS), max_size=8),
 )
-@settings(max_examples=150, deadline=None)
-def test_a_run_with_crashes_writes_the_same_bytes_as_one_without(optimizer, cells, forced, crashes):
-    plan = replace(PLAN, optimizer=optimizer)
+@settings(max_examples=60, deadline=None)
+def test_a_run_with_crashes_writes_the_same_bytes_as_one_without(
+    optimizer, change, cells, forced, crashes
+):
+    plan = replace(PLAN, optimizer=optimizer, **change)
     log = [release(*cell, plan) for cell in cells]
     undisturbed = Agent(plan, log, forced).run()
     assert Agent(plan, log, forced).run(crashes) == undisturbed
