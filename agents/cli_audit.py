@@ -12,6 +12,7 @@ import click
 from stream.audit import Audit, audit
 from stream.audit_games import Attack
 from stream.errors import PlanError
+from stream.privacy.calibration import PrivacyFilter
 from stream.privacy.plan import PrivacyPlan
 
 from .text_table import aligned
@@ -23,6 +24,13 @@ _READINGS = {
     "canaries": "canary coordinates",
     "two_worlds": "with or without a client",
     "difference": "one window minus another",
+}
+_COMPARED = {
+    PrivacyFilter.GDP: "mu that the attacks show, with the mu that rounded Gaussian noise of the "
+    "ledger's charges has",
+    PrivacyFilter.ZCDP: "mu that the attacks show, with sqrt(2 rho) of the ledger's charges; the "
+    "claim is rho-zCDP, and this is the mu of continuous Gaussian noise, from which guesses tell "
+    "the plan's discrete noise in less than one case in 100,000",
 }
 
 
@@ -71,6 +79,8 @@ def _report(found: Audit, plan: PrivacyPlan) -> dict[str, object]:
     return {
         "plan_id": plan.plan_id_hex,
         "passed": found.passed,
+        "filter": found.privacy_filter.value,
+        "compared": _COMPARED[found.privacy_filter],
         "claimed_mu": found.claimed_mu,
         "mu_lower": found.mu_lower,
         "mu_upper": _finite(found.mu_upper),
@@ -122,6 +132,7 @@ def _text(found: Audit) -> str:
         "decode, validate,",
         "sum, charge, add noise, encode; each release compared with its exact sum and its noise",
     ]
+    lines += textwrap.wrap(f"compared: {_COMPARED[found.privacy_filter]}", _TEXT_WIDTH)
     for fault, count in found.faults.items():
         lines += textwrap.wrap(f"fault, {count:,} times: {fault}", _TEXT_WIDTH)
     verdict = "nothing contradicts the claim" if found.passed else "THE CLAIM IS BROKEN"

@@ -8,12 +8,14 @@ probability of at least the confidence; what passes is not proven, only not refu
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from .audit_games import ATTACKS, Attack, Auditor
 from .audited_head import MakeNoise
 from .privacy.accounting import gdp_epsilon
+from .privacy.calibration import PrivacyFilter
 from .privacy.keystream import Entropy
-from .privacy.noise import RoundedGaussian
+from .privacy.noise import noise_source
 from .privacy.plan import PrivacyPlan
 
 _GAMES_PER_WORLD = 20  # a game of two worlds costs two releases, a canary a small part of one
@@ -25,7 +27,9 @@ class Audit:
     """The claim of a plan beside what attacks on the real head found.
 
     Attributes:
-        claimed_mu: The lifetime claim: sqrt(2 R) for a cluster's cap R.
+        claimed_mu: The lifetime claim: sqrt(2 R) for the cap R. Rounded Gaussian noise is claimed
+            to be so much GDP; discrete noise to be R-zCDP, which guesses cannot tell from it.
+        privacy_filter: Which of the two the claim is.
         epsilon_claimed: The plan's epsilon.
         delta: The plan's delta.
         confidence: With this probability, all bounds of all attacks hold.
@@ -36,6 +40,7 @@ class Audit:
     """
 
     claimed_mu: float
+    privacy_filter: PrivacyFilter
     epsilon_claimed: float
     delta: float
     confidence: float
@@ -61,7 +66,7 @@ class Audit:
 
     @property
     def epsilon_lower(self) -> float:
-        """The epsilon at ``delta`` that `mu_lower` proves, rounded down."""
+        """The epsilon at ``delta`` of Gaussian noise of `mu_lower`, rounded down."""
         if self.mu_lower == 0:
             return 0.0
         return max(0.0, gdp_epsilon(self.mu_lower, self.delta) - _EPSILON_SLACK)
@@ -76,7 +81,7 @@ def audit(
     plan: PrivacyPlan,
     entropy: Entropy,
     *,
-    make_noise: MakeNoise = RoundedGaussian,
+    make_noise: MakeNoise | None = None,
     games: int = 40_000,
     confidence: float = 0.999999,
 ) -> Audit:
@@ -85,7 +90,7 @@ def audit(
     Args:
         plan: The plan whose claim is put to the test.
         entropy: Decides the coins and the noise.
-        make_noise: The noise source under audit.
+        make_noise: The noise source under audit; by default what ``plan`` names.
         games: How many games of `canaries` to play, a twentieth as many of the others; fewer
             where a small budget makes each game expensive.
         confidence: Probability that all bounds hold.
@@ -98,11 +103,16 @@ def audit(
         raise ValueError(f"{games} games show nothing: play at least 1")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}: it must lie between 0 and 1")
+    if make_noise is None:
+        make_noise = partial(noise_source, plan.noise)
     auditor = Auditor(plan, entropy, make_noise, (1 - confidence) / (2 * len(ATTACKS)))
     attacks = (*auditor.canaries(games), *auditor.worlds(math.ceil(games / _GAMES_PER_WORLD)))
     auditor.add_large_noise()
+    auditor.follow_schedule()
+    auditor.overspend()
     return Audit(
         claimed_mu=auditor.lifetime_mu,
+        privacy_filter=plan.privacy_filter,
         epsilon_claimed=plan.epsilon,
         delta=plan.delta,
         confidence=confidence,

@@ -22,14 +22,22 @@ below: ``mu_hat = 2 Phi^-1(share)``, with an exact (Clopper-Pearson) interval. T
     repeats from window to window would cancel in.
 
 What is compared: the charge that the heads' ledgers record, as mu, against what the attack shows.
-The audit plan is the given one with other shapes: one cluster, few coordinates, a bound and a
-count weight as the games need them, and its lifetime budget spent in few windows, each of about
-mu <= 2, so that the whole (epsilon, delta) is put to the test rather than a window's small part of
-it. Where the budget is small, a canary is a group of k clients that act as one: a group's mu is k
-times a client's, so ``mu_hat / k`` is what is compared (Dong, Roth and Su 2019, Theorem 2.14).
+The audit plan is the given one with other shapes: one cluster, few coordinates, a bound and
+weights as the games need them, and its lifetime budget spent in few equal windows without sliding
+limits (`audit_plan`), each of about mu <= 2, so that the whole (epsilon, delta) is put to the test
+rather than a window's small part of it. Where clipping is adaptive, its bit is a third part of what
+the two worlds look at, beside vector and count. Where the budget is small, a canary is a group of k
+clients that act as one: a group's mu is k times a client's, so ``mu_hat / k`` is what is compared
+(Dong, Roth and Su 2019, Theorem 2.14).
 
-A third look needs no statistics: `audited_head.Findings`, over all those releases and one whose
-noise is odd and beyond 2^60, where float64 addition would lose its last bits.
+Discrete Gaussian noise is claimed to be rho-zCDP, not mu-GDP. What guesses can show of it is that
+of the continuous Gaussian of its variance, mu = sqrt(2 rho), to 1e-5 of the share of right guesses
+at the sizes of these games, so the same comparison is made.
+
+A third look needs no statistics: `audited_head.Findings`, over all those releases, over some
+windows of the plan's own schedule, over one release whose noise is odd and beyond 2^60, where
+float64 addition would lose its last bits, and, where each client has a budget of its own, over a
+client that goes on when its budget is spent.
 
 References:
     Steinke, Nasr, Jagielski (2023). https://arxiv.org/abs/2305.08846
@@ -49,8 +57,7 @@ from scipy.special import (  # type: ignore[import-untyped]  # scipy ships no ty
     ndtri,
 )
 
-from schemas import Update, encode_update
-
+from .audit_plan import audit_plan, canary_sum, canary_updates
 from .audited_head import AuditedHead, Findings, MakeNoise
 from .errors import PlanError
 from .privacy.accounting import UNITS_PER_RHO
@@ -59,7 +66,7 @@ from .privacy.plan import PrivacyPlan
 
 ATTACKS = ("canaries", "two_worlds", "difference")
 
-_PREFIX = "audit"
+_SCHEDULED_WINDOWS = 20
 # Where guessing games tell most about mu for the work they need.
 _MU_PER_GAME = 2.0
 _WINDOWS = 2
@@ -163,7 +170,7 @@ class Auditor:
         games = max(1, min(games, 2 * _MOST_UPDATES // self._clients))
         count = max(1, min(games, _MOST_CANARIES, _MOST_CLIENTS // self._clients))
         value = self._plan.coordinate_limit
-        plan = self._audit_plan(count, value, 1, windows=1, expected=count * self._clients)
+        plan = self._audit_plan(count, value, 1, expected=count * self._clients)
         head = AuditedHead(plan, self._make_noise, self._entropy, self.findings)
         updates = [
             self._updates(plan, vector, i)
@@ -173,9 +180,9 @@ class Auditor:
         while windows * count < games:
             coins = self._coins(count)
             taking_part = [data for i in np.flatnonzero(coins) for data in updates[i]]
-            exact = np.append(coins * value, coins.sum()) * self._clients
+            exact = self._exact(plan, coins * value, int(coins.sum()))
             released = head.release(taking_part, exact)
-            right += int(((released[:-1] > self._clients * value / 2) == coins).sum())
+            right += int(((released[:count] > self._clients * value / 2) == coins).sum())
             windows += 1
         charged_mu = self._finish(head, windows=1)
         return (self._attack("canaries", windows * count, right, charged_mu),)
@@ -189,16 +196,18 @@ class Auditor:
         plan = self._audit_plan(_DIMENSION, bound, bound, windows=_WINDOWS, expected=self._clients)
         head = AuditedHead(plan, self._make_noise, self._entropy, self.findings)
         cheating = [self._cheating(plan, sign * vector) for sign in signs]
-        exact = [np.append(sign * vector, bound) * self._clients for sign in signs]
+        exact = [self._exact(plan, sign * vector, 1) for sign in signs]
+        # Vector, count and perhaps the clip bit have the same norm.
+        parts = plan.release_size - plan.coordinate_count + 1
         matched = difference = 0
         for coin in self._coins(games):
             first, second = (
                 head.release(updates if coin else [], coin * total)
                 for updates, total in zip(cheating, exact, strict=True)
             )
-            apart = (first - second)[:-1] @ vector
-            together = apart + bound * (first + second)[-1]
-            matched += (together > self._clients * _WINDOWS * bound**2) == coin
+            apart = (first - second)[:_DIMENSION] @ vector
+            together = apart + bound * (first + second)[_DIMENSION:].sum()
+            matched += (together > self._clients * _WINDOWS * bound**2 * parts / 2) == coin
             difference += (apart > self._clients * bound**2) == coin
         charged_mu = self._finish(head, windows=_WINDOWS)
         return (
@@ -209,42 +218,57 @@ class Auditor:
     def add_large_noise(self) -> None:
         """Release once with noise that float64 cannot hold."""
         # So many expected clients make the release's type int64.
-        plan = self._audit_plan(
-            _DIMENSION, self._plan.coordinate_limit, 1, windows=1, expected=10**9
-        )
+        plan = self._small_plan(expected=10**6)
         head = AuditedHead(plan, _LargeNoise, self._entropy, self.findings)
         vector = np.arange(_DIMENSION)
-        head.release(self._updates(plan, vector), np.append(vector, 1) * self._clients)
+        head.release(self._updates(plan, vector), self._exact(plan, vector, 1))
+        self._finish(head, windows=1)
+
+    def follow_schedule(self) -> None:
+        """Release some windows under the plan's own schedule, as far as it goes."""
+        plan = replace(
+            self._small_plan(),
+            schedule_spec=self._plan.schedule_spec,
+            horizon_windows=self._plan.horizon_windows,
+        )
+        head = AuditedHead(plan, self._make_noise, self._entropy, self.findings)
+        vector = np.arange(_DIMENSION)
+        for _ in range(_SCHEDULED_WINDOWS):
+            updates = canary_updates(plan, vector, clients=1, canary=0)
+            head.release(updates, canary_sum(plan, vector, 1))
+        self._finish(head, windows=1)
+
+    def overspend(self) -> None:
+        """Let a client go on when its own budget is spent: no release may use its updates."""
+        plan = self._small_plan()
+        if plan.scope != "client" or plan.windows_allowed is None:
+            return
+        head = AuditedHead(plan, self._make_noise, self._entropy, self.findings, has_one_life=True)
+        vector = np.arange(_DIMENSION)
+        for window in range(plan.windows_allowed + 2):
+            is_paid = window < plan.windows_allowed
+            updates = canary_updates(plan, vector, clients=1, canary=0)
+            head.release(updates, canary_sum(plan, is_paid * vector, int(is_paid)))
         self._finish(head, windows=1)
 
     def _audit_plan(
-        self, dimension: int, grid_l2_bound: int, count_weight: int, *, windows: int, expected: int
+        self, dimension: int, bound: int, weight: int, *, windows: int = 1, expected: int
     ) -> PrivacyPlan:
-        """Return the plan under audit in the shape of a game of ``windows`` windows."""
-        return replace(
-            self._plan,
-            dimension=dimension,
-            cluster_count=1,
-            assignment="prefix",
-            assignment_key="",
-            prefixes=(_PREFIX,),
-            expected_clients=expected,
-            grid_l2_bound=grid_l2_bound,
-            count_weight=count_weight,
-            horizon_windows=windows * self._games_per_life,
-            normalizer="expected_clients",
-            minimum_count=0,
-        )
+        horizon = windows * self._games_per_life
+        return audit_plan(self._plan, dimension, bound, weight, horizon, expected)
+
+    def _small_plan(self, expected: int = 1) -> PrivacyPlan:
+        return self._audit_plan(_DIMENSION, self._plan.coordinate_limit, 1, expected=expected)
 
     def _updates(
         self, plan: PrivacyPlan, vector: NDArray[np.int64], canary: int = 0
     ) -> list[bytes]:
-        """Return the update of each client behind a canary."""
-        grid = vector.astype(plan.update_dtype)
-        return [
-            encode_update(Update(plan.plan_id, f"{_PREFIX}/{canary}-{member}", 0, grid))
-            for member in range(self._clients)
-        ]
+        return canary_updates(plan, vector, self._clients, canary)
+
+    def _exact(
+        self, plan: PrivacyPlan, vector: NDArray[np.int64], canaries: int
+    ) -> NDArray[np.int64]:
+        return canary_sum(plan, vector, canaries) * self._clients
 
     def _cheating(self, plan: PrivacyPlan, vector: NDArray[np.int64]) -> list[bytes]:
         """Return what a cheating canary sends: too much, what is right, and that again."""

@@ -18,12 +18,16 @@ from numpy.typing import NDArray
 from schemas import Release, decode_release, encode_ledger_record
 
 from .aggregation.intake import Record
+from .budget.client_budgets import ClientBudgets
 from .cluster_head import ClusterHead, SealedCell
 from .errors import StreamError
 from .ledger_chain import genesis, verify_records
+from .participation_log import rebuild
+from .privacy.accounting import gaussian_charge_units
 from .privacy.keystream import Entropy
 from .privacy.noise import NoiseSource
 from .privacy.plan import PrivacyPlan
+from .privacy.schedule_signal import Released
 
 MakeNoise = Callable[[Entropy], NoiseSource]
 
@@ -85,6 +89,9 @@ class _Witness:
 class AuditedHead:
     """Heads of cluster 0, one after another: each spends its plan's whole budget.
 
+    With the scope ``client`` it is the client's budget that a head spends, of a client that takes
+    part in every window. The plan must have no sliding limits: every window is released.
+
     Attributes:
         windows: Number of windows run.
         updates: Number of updates offered.
@@ -92,29 +99,44 @@ class AuditedHead:
     """
 
     def __init__(
-        self, plan: PrivacyPlan, make_noise: MakeNoise, entropy: Entropy, findings: Findings
+        self,
+        plan: PrivacyPlan,
+        make_noise: MakeNoise,
+        entropy: Entropy,
+        findings: Findings,
+        *,
+        has_one_life: bool = False,
     ) -> None:
-        """Make the first head; ``make_noise`` gives its noise from ``entropy``."""
+        """Make the first head.
+
+        Args:
+            plan: The plan, of one cluster.
+            make_noise: Gives the heads' noise from ``entropy``.
+            entropy: Where random bytes come from.
+            findings: Where faults go.
+            has_one_life: Whether the first head goes on when its budget is spent.
+        """
         self.windows = 0
         self.updates = 0
         self.spent_units = 0
         self._plan = plan
         self._findings = findings
         self._witness = _Witness(make_noise, entropy)
+        self._has_one_life = has_one_life
         self._begin()
 
     def release(
         self, updates: Sequence[bytes], exact_sum: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Run one window over ``updates``; return what is released, shape ``(dimension + 1,)``.
+        """Run one window over ``updates``; return what is released, shape ``(release_size,)``.
 
         The mean of all releases, where a broken head makes several; zeros where it makes none.
 
         Args:
             updates: Bytes as clients send them, in the order of the log.
-            exact_sum: What the head must make of them, shape ``(dimension + 1,)``.
+            exact_sum: What the head must make of them, shape ``(release_size,)``.
         """
-        if self._head.spent_units + self._plan.charge_units > self._plan.cap_units:
+        if self._is_spent() and not self._has_one_life:
             self.finish()
             self._begin()
         self.windows += 1
@@ -136,6 +158,10 @@ class AuditedHead:
         """Close the books of the head at hand: verify its ledger, add up what it spent."""
         try:
             newest = verify_records(self._plan, 0, self._records, is_complete=True)
+            if self._plan.scope == "client":
+                digest = newest.participation_digest
+                values, plan = self._participation, self._plan
+                rebuild(plan.cap_units, values, plan.plan_id, 0, newest.sequence, digest)
         except StreamError as error:
             self._findings.require(False, str(error))
             self.spent_units += self._head.spent_units
@@ -144,10 +170,28 @@ class AuditedHead:
 
     def _begin(self) -> None:
         self._offset = 0
+        self._step = 0
+        self._planned_units = self._plan.schedule.first_units()
+        self._participation: list[bytes] = []
         self._records = [encode_ledger_record(genesis(self._plan, 0, 0, 0, self._plan.start_ms))]
+        has_clients = self._plan.scope == "client"
         self._head = ClusterHead(
-            self._plan, 0, self._witness, self._records, is_complete=True, max_open_windows=2
+            self._plan,
+            0,
+            self._witness,
+            self._records,
+            is_complete=True,
+            max_open_windows=2,
+            clients=ClientBudgets(self._plan.cap_units) if has_clients else None,
         )
+
+    def _is_spent(self) -> bool:
+        if not self._planned_units:
+            return True
+        plan = self._plan
+        variance = plan.schedule.noise_variance(self._planned_units)
+        charge_units = gaussian_charge_units(plan.l2_sensitivity_squared, variance)
+        return self._head.spent_units + charge_units > plan.cap_units
 
     def _run(
         self, updates: Sequence[bytes], exact_sum: NDArray[np.int64]
@@ -166,10 +210,22 @@ class AuditedHead:
             head.commit(cell)
             if cell.ledger_record is not None:
                 self._records.append(cell.ledger_record)
+            self._participation += [value for _, value in cell.participation]
             if cell.release is None:
                 break
             releases.append(self._checked(cell, cell.release, window, exact_sum))
+        if releases:
+            self._plan_next(releases[-1])
         return releases
+
+    def _plan_next(self, vector: NDArray[np.int64]) -> None:
+        """Work out what the schedule makes of the newest release, without asking the head."""
+        self._step += 1
+        plan, planned = self._plan, self._planned_units
+        spent = 0 if plan.scope == "client" else self._head.spent_units
+        variance = plan.schedule.noise_variance(planned) if planned else Fraction(1)
+        released = Released(vector[: plan.coordinate_count], variance)
+        self._planned_units = plan.schedule.next_units(self._step, spent, planned, released)
 
     def _checked(
         self, cell: SealedCell, data: bytes, window: int, exact_sum: NDArray[np.int64]
@@ -178,10 +234,17 @@ class AuditedHead:
         release, require = decode_release(data), self._findings.require
         vector = release.vector.astype(np.int64)
         require(release.window == cell.window == window, "a release names another window")
+        plan = self._plan
+        bit_reach = plan.clipping.bit_weight // 2 if plan.clipping else 0
         require(
             release.l2_sensitivity_squared
-            == self._plan.grid_l2_bound**2 + self._plan.count_weight**2,
+            == plan.grid_l2_bound**2 + plan.count_weight**2 + bit_reach**2,
             "the charged sensitivity is not that of a client's vector and its count",
+        )
+        require(
+            self._planned_units > 0
+            and release.noise_variance == plan.schedule.noise_variance(self._planned_units),
+            "a release has other noise than the schedule plans for it",
         )
         require(len(self._witness.draws) == 1, "a release has not one draw of noise")
         require(self._witness.entropy_bytes >= _KEY_BYTES, "noise did not come from fresh entropy")

@@ -10,14 +10,21 @@ from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from schemas import LedgerKind
+
 from .aggregation.intake import BatchOutcome
 from .aggregation.validation import Reason
+from .budget_metrics import BudgetMetrics
 from .cluster_head import SealedCell
-from .privacy.accounting import epsilon_from_units
 from .privacy.plan import PrivacyPlan
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 ACCEPTED = "accepted"
+_OUTCOMES = {
+    LedgerKind.RELEASE: "released",
+    LedgerKind.THROTTLED: "throttled",
+    LedgerKind.EXHAUSTED: "exhausted",
+}
 
 
 class Registries:
@@ -39,9 +46,7 @@ class HeadMetrics:
     def __init__(self, registries: Registries, plan: PrivacyPlan) -> None:
         """Register everything; the clusters appear as they are taken over."""
         self._plan = plan
-        # Window and spent units of a cluster whose newest release has committed, but is not public.
-        self._unpublished: dict[int, tuple[int, int]] = {}
-        operator, public = registries.operator, registries.public
+        operator = registries.operator
         self._updates = Counter(
             "sdp_updates", "Updates read, by outcome.", ["cluster", "outcome"], registry=operator
         )
@@ -88,41 +93,13 @@ class HeadMetrics:
             ["cluster"],
             registry=operator,
         )
-        self._cap = Gauge("sdp_budget_epsilon", "Epsilon of the lifetime cap.", registry=public)
-        self._delta = Gauge("sdp_budget_delta", "Delta of the guarantee.", registry=public)
-        self._spent = Gauge(
-            "sdp_budget_epsilon_spent",
-            "Epsilon of what the cluster has spent.",
+        self._clients_exhausted = Gauge(
+            "sdp_clients_exhausted",
+            "Clients whose own budget does not pay for another window.",
             ["cluster"],
-            registry=public,
+            registry=operator,
         )
-        self._spent_ratio = Gauge(
-            "sdp_budget_spent_ratio",
-            "Part of the zCDP cap that the cluster has spent.",
-            ["cluster"],
-            registry=public,
-        )
-        self._exhausted = Gauge(
-            "sdp_budget_exhausted",
-            "1 where the budget does not pay for another release.",
-            ["cluster"],
-            registry=public,
-        )
-        self._releases = Counter(
-            "sdp_releases", "Releases published by this worker.", ["cluster"], registry=public
-        )
-        self._last_window = Gauge(
-            "sdp_last_released_window",
-            "Newest window that was released.",
-            ["cluster"],
-            registry=public,
-        )
-        noise = Gauge(
-            "sdp_noise_multiplier", "Noise standard deviation over sensitivity.", registry=public
-        )
-        self._cap.set(plan.epsilon)
-        self._delta.set(plan.delta)
-        noise.set(plan.noise_multiplier)
+        self._budget = BudgetMetrics(registries.public, plan)
 
     def observe_opened(
         self, cluster: int, spent_units: int, is_exhausted: bool, lost_records: int
@@ -133,7 +110,7 @@ class HeadMetrics:
         self._lost.labels(cluster).inc(lost_records)
         for outcome in (ACCEPTED, *Reason):
             self._updates.labels(cluster, outcome)
-        self._observe_budget(cluster, spent_units, is_exhausted=is_exhausted)
+        self._budget.observe_budget(cluster, spent_units, is_exhausted=is_exhausted)
 
     def observe_refused(self, cluster: int) -> None:
         """A cluster's ledger could not be trusted."""
@@ -146,14 +123,8 @@ class HeadMetrics:
     def observe_closed(self, cluster: int) -> None:
         """A cluster was let go; its gauges belong to its next head."""
         self._owned.dec()
-        self._unpublished.pop(cluster, None)
-        for gauge in (
-            self._spent,
-            self._spent_ratio,
-            self._exhausted,
-            self._last_window,
-            self._lag,
-        ):
+        self._budget.forget(cluster)
+        for gauge in (self._lag, self._clients_exhausted):
             # Older releases of prometheus-client raise for a gauge that was never set.
             with suppress(KeyError):
                 gauge.remove(str(cluster))
@@ -168,39 +139,29 @@ class HeadMetrics:
         """The log's end was asked for."""
         self._lag.labels(cluster).set(records)
 
-    def observe_sealed(self, cell: SealedCell, now_ms: int, spent_units: int) -> None:
+    def observe_sealed(self, cell: SealedCell, now_ms: int) -> None:
         """A window's transaction has committed.
 
-        When it does depends on how many updates there were, so a release shows in the public
-        metrics only once it is public itself, at the time that the plan says (PRIVACY 1.9).
+        When it does depends on how many updates there were, so a release, and the end of the
+        budget, show in the public metrics only when the plan says (PRIVACY 1.9).
         """
-        released = cell.release is not None
-        self._windows.labels(cell.cluster, "released" if released else "exhausted").inc()
+        kind = LedgerKind.EXHAUSTED if cell.kind is None else cell.kind
+        self._windows.labels(cell.cluster, _OUTCOMES[kind]).inc()
         self._seal_lag.observe((now_ms - self._plan.window_end_ms(cell.window)) / 1000)
-        if released:
-            self._unpublished[cell.cluster] = (cell.window, spent_units)
-        else:
-            self._observe_budget(cell.cluster, spent_units, is_exhausted=True)
+        if cell.clients is not None:
+            exhausted = cell.clients.exhausted_count(self._plan.charge_units)
+            self._clients_exhausted.labels(cell.cluster).set(exhausted)
+        if cell.record is not None and kind is not LedgerKind.THROTTLED:
+            self._budget.hold(cell.record)
 
     def observe_published(self, window: int, now_ms: int) -> None:
-        """A release is public; those of all clusters for one window are due at one time."""
-        for cluster, (sealed_window, spent_units) in list(self._unpublished.items()):
-            if sealed_window <= window:
-                del self._unpublished[cluster]
-                self._releases.labels(cluster).inc()
-                self._last_window.labels(cluster).set(sealed_window)
-                self._observe_budget(cluster, spent_units, is_exhausted=False)
+        """What is due of a window is public; for all clusters that is at one time."""
+        self._budget.observe_published(window)
         self._publish_lag.observe((now_ms - self._plan.window_end_ms(window)) / 1000)
 
     def observe_stage(self, stage: str, seconds: float) -> None:
         """A stage of a release took ``seconds``: ``seal``, ``transaction`` or ``publish``."""
         self._stage_seconds.labels(stage).observe(seconds)
-
-    def _observe_budget(self, cluster: int, spent_units: int, *, is_exhausted: bool) -> None:
-        spent = epsilon_from_units(spent_units, self._plan.delta) if spent_units else 0.0
-        self._spent.labels(cluster).set(spent)
-        self._spent_ratio.labels(cluster).set(spent_units / self._plan.cap_units)
-        self._exhausted.labels(cluster).set(int(is_exhausted))
 
 
 class GlobalMetrics:

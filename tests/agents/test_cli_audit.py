@@ -1,5 +1,6 @@
 """``sdp audit``: what it prints, and what its exit code says."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -62,6 +63,8 @@ def test_json_has_the_claim_beside_what_was_found(plan_file):
         "two_worlds",
         "difference",
     ]
+    assert found["filter"] == "gdp"
+    assert "rounded Gaussian noise" in found["compared"]
     assert found["releases"] > 600 < found["updates"]
 
 
@@ -102,3 +105,15 @@ def test_what_cannot_be_audited_is_wrong_usage(tmp_path, plan_file):
     assert run(str(tmp_path / "bad.toml")).exit_code == 2
     assert run(plan_file, "--games", "0").exit_code == 2
     assert run(plan_file, "--confidence", "1").exit_code == 2
+
+
+def test_of_discrete_noise_it_says_that_the_claim_is_of_zcdp(tmp_path):
+    """False alarm: 1e-10 each."""
+    file = tmp_path / "discrete.toml"
+    file.write_text(dataclasses.replace(PLAN, noise="discrete_gaussian").to_toml())
+    found = json.loads(run(str(file), "--json", *CERTAIN).output)
+    assert found["filter"] == "zcdp"
+    assert found["passed"] is True
+    assert found["epsilon_lower"] < found["epsilon_claimed"] == PLAN.epsilon
+    text = " ".join(run(str(file), *CERTAIN).output.split())
+    assert "the claim is rho-zCDP" in text

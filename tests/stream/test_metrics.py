@@ -1,3 +1,4 @@
+import dataclasses
 import re
 from collections.abc import Iterator
 
@@ -6,9 +7,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 
-from schemas import encode_ledger_record
+from schemas import LedgerKind, encode_ledger_record
 from stream.aggregation.intake import BatchOutcome, RejectedUpdate
 from stream.aggregation.validation import Reason, Rejection
+from stream.budget.client_budgets import ClientBudgets
 from stream.cluster_head import ClusterHead, SealedCell
 from stream.ledger_chain import genesis
 from stream.metrics import ACCEPTED, ClientMetrics, GlobalMetrics, HeadMetrics, Registries
@@ -41,30 +43,41 @@ PUBLIC = {
     "sdp_plan_info": {"plan", "plan_id"},
     "sdp_budget_epsilon": set(),
     "sdp_budget_delta": set(),
-    "sdp_noise_multiplier": set(),
     "sdp_budget_epsilon_spent": {"cluster"},
     "sdp_budget_spent_ratio": {"cluster"},
+    "sdp_budget_level": {"cluster"},
     "sdp_budget_exhausted": {"cluster"},
     "sdp_releases": {"cluster"},
     "sdp_last_released_window": {"cluster"},
+    "sdp_noise_multiplier": {"cluster"},
+    "sdp_clip_norm": set(),  # nothing as long as clipping is not adaptive
 }
 
 
-def make_metrics() -> tuple[Registries, HeadMetrics]:
-    registries = Registries(PLAN)
-    return registries, HeadMetrics(registries, PLAN)
+def make_metrics(plan: PrivacyPlan = PLAN) -> tuple[Registries, HeadMetrics]:
+    registries = Registries(plan)
+    return registries, HeadMetrics(registries, plan)
 
 
-def sealed(windows: int) -> list[tuple[SealedCell, int]]:
-    """The first cells of a cluster and what it had spent after each."""
-    record = encode_ledger_record(genesis(PLAN, 0, 0, 0, 0))
-    head = ClusterHead(PLAN, 0, UnsafeNoNoise(), [record], is_complete=True, max_open_windows=2)
+def sealed(windows: int, plan: PrivacyPlan = PLAN) -> list[SealedCell]:
+    """The first cells of a cluster."""
+    record = encode_ledger_record(genesis(plan, 0, 0, 0, 0))
+    clients = ClientBudgets(plan.cap_units) if plan.scope == "client" else None
+    head = ClusterHead(
+        plan,
+        0,
+        UnsafeNoNoise(),
+        [record],
+        is_complete=True,
+        max_open_windows=2,
+        clients=clients,
+    )
     cells = []
     for window in range(windows):
         head.expect(window, 0)
         cell = head.seal(0)
         head.commit(cell)
-        cells.append((cell, head.spent_units))
+        cells.append(cell)
     return cells
 
 
@@ -85,8 +98,8 @@ def seen_by_all() -> tuple[Registries, CollectorRegistry]:
     head.observe_refused(1)
     head.observe_batch(0, batch(5, *Reason))
     head.observe_lag(0, 7)
-    for cell, spent in sealed(4):
-        head.observe_sealed(cell, 12_000, spent)
+    for cell in sealed(4):
+        head.observe_sealed(cell, 12_000)
         head.observe_published(cell.window, 12_500)
     for stage in ("seal", "transaction", "publish"):
         head.observe_stage(stage, 0.1)
@@ -148,8 +161,8 @@ def test_a_head_and_a_global_agent_may_share_a_process():
 def test_the_public_registry_of_a_head_holds_what_the_plan_and_the_releases_say_and_no_more():
     registries, head = make_metrics()
     head.observe_opened(0, 0, False, 0)
-    for cell, spent in sealed(3):
-        head.observe_sealed(cell, 12_000, spent)
+    for cell in sealed(3):
+        head.observe_sealed(cell, 12_000)
         head.observe_published(cell.window, 12_500)
     found = {
         family.name: {label for sample in family.samples for label in sample.labels}
@@ -163,12 +176,12 @@ def test_nothing_that_a_head_counts_shows_in_the_public_registry():
     for busy in (False, True):
         registries, head = make_metrics()
         head.observe_opened(0, 0, False, 99 if busy else 0)
-        for cell, spent in sealed(4):
+        for cell in sealed(4):
             if busy:
                 head.observe_batch(0, batch(5, *Reason))
                 head.observe_lag(0, 7)
                 head.observe_stage("seal", 3.0)
-            head.observe_sealed(cell, 14_000 if busy else 12_000, spent)
+            head.observe_sealed(cell, 14_000 if busy else 12_000)
             head.observe_published(cell.window, 14_500 if busy else 12_500)
         worlds.append(public_text(registries))
     assert worlds[0] == worlds[1]
@@ -178,9 +191,9 @@ def test_a_commit_shows_in_the_public_registry_only_when_its_release_is_public()
     # When a window commits depends on how many updates there were; when it is public does not.
     registries, head = make_metrics()
     head.observe_opened(0, 0, False, 0)
-    (cell, spent), *_ = sealed(1)
+    cell, *_ = sealed(1)
     before = public_text(registries)
-    head.observe_sealed(cell, 11_100, spent)
+    head.observe_sealed(cell, 11_100)
     assert public_text(registries) == before
     head.observe_published(0, 11_300)
     assert value(registries.public, "sdp_releases_total", cluster="0") == 1
@@ -191,8 +204,8 @@ def test_a_commit_shows_in_the_public_registry_only_when_its_release_is_public()
 def test_a_release_that_is_published_again_is_not_counted_again():
     registries, head = make_metrics()
     head.observe_opened(0, 0, False, 0)
-    (cell, spent), *_ = sealed(1)
-    head.observe_sealed(cell, 11_100, spent)
+    cell, *_ = sealed(1)
+    head.observe_sealed(cell, 11_100)
     head.observe_published(0, 11_300)
     head.observe_published(0, 11_400)
     assert value(registries.public, "sdp_releases_total", cluster="0") == 1
@@ -230,17 +243,22 @@ def test_epsilon_goes_from_nothing_to_the_cap():
 
     assert (gauge("sdp_budget_epsilon_spent"), gauge("sdp_budget_spent_ratio")) == (0, 0)
     spent_before = 0.0
-    for cell, spent in sealed(2):
-        head.observe_sealed(cell, 12_000, spent)
+    for cell in sealed(2):
+        head.observe_sealed(cell, 12_000)
         head.observe_published(cell.window, 12_500)
         assert spent_before < gauge("sdp_budget_epsilon_spent") <= 8.0
         spent_before = gauge("sdp_budget_epsilon_spent")
     assert spent_before == pytest.approx(8.0, abs=1e-5)
     assert gauge("sdp_budget_spent_ratio") == pytest.approx(1.0)
     assert gauge("sdp_budget_exhausted") == 0
-    cell, spent = sealed(3)[-1]
-    head.observe_sealed(cell, 13_200, spent)
+    cell = sealed(3)[-1]
+    head.observe_sealed(cell, 13_200)
+    assert gauge("sdp_budget_exhausted") == 0, "the end shows when a release would have"
+    released = value(registries.public, "sdp_releases_total", cluster="0")
+    head.observe_published(cell.window, 13_500)
     assert gauge("sdp_budget_exhausted") == 1
+    assert gauge("sdp_budget_level") == 3
+    assert value(registries.public, "sdp_releases_total", cluster="0") == released
     assert value(registries.public, "sdp_budget_epsilon") == 8.0
 
 
@@ -252,8 +270,8 @@ def test_a_cluster_that_was_exhausted_before_the_start_says_so():
 
 def test_windows_are_counted_by_how_they_ended_and_lags_from_their_end():
     registries, head = make_metrics()
-    for cell, spent in sealed(4):
-        head.observe_sealed(cell, PLAN.window_end_ms(cell.window) + 250, spent)
+    for cell in sealed(4):
+        head.observe_sealed(cell, PLAN.window_end_ms(cell.window) + 250)
     operator = registries.operator
     for outcome, count in (("released", 2), ("exhausted", 2)):
         labels = {"cluster": "0", "outcome": outcome}
@@ -264,12 +282,43 @@ def test_windows_are_counted_by_how_they_ended_and_lags_from_their_end():
     assert value(operator, "sdp_window_publish_lag_seconds_sum") == pytest.approx(0.4)
 
 
+def test_a_window_that_a_limit_refused_is_counted_as_throttled_and_spends_nothing():
+    plan = dataclasses.replace(PLAN, window_length_ms=1_800_000, hour_epsilon=5.9)
+    registries, head = make_metrics(plan)
+    head.observe_opened(0, 0, False, 0)
+    first, second = sealed(2, plan)
+    assert second.kind is LedgerKind.THROTTLED
+    head.observe_sealed(first, 0)
+    head.observe_published(0, 0)
+    before = public_text(registries)
+    head.observe_sealed(second, 0)
+    labels = {"cluster": "0", "outcome": "throttled"}
+    assert registries.operator.get_sample_value("sdp_windows_sealed_total", labels) == 1
+    assert public_text(registries) == before
+
+
+def test_clients_at_their_cap_are_counted_for_the_operator_alone():
+    plan = dataclasses.replace(PLAN, scope="client")
+    registries, head = make_metrics(plan)
+    head.observe_opened(0, 0, False, 0)
+    cell, *_ = sealed(1, plan)
+    keys = np.arange(3, dtype=np.uint64)
+    clients = ClientBudgets.from_snapshot(
+        plan.cap_units, keys, np.array([1, plan.cap_units, plan.cap_units], np.uint64)
+    )
+    head.observe_sealed(dataclasses.replace(cell, clients=clients), 0)
+    assert value(registries.operator, "sdp_clients_exhausted", cluster="0") == 2
+    assert "clients" not in public_text(registries)
+    head.observe_closed(0)
+    assert value(registries.operator, "sdp_clients_exhausted", cluster="0") is None
+
+
 def test_a_cluster_that_is_let_go_takes_its_gauges_with_it():
     registries, head = make_metrics()
     head.observe_opened(0, 0, False, 0)
     head.observe_lag(0, 5)
-    for cell, spent in sealed(2):
-        head.observe_sealed(cell, 12_000, spent)
+    for cell in sealed(2):
+        head.observe_sealed(cell, 12_000)
         head.observe_published(cell.window, 12_500)
     head.observe_closed(0)
     for family in families(registries.public, registries.operator):
