@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from stream.privacy.calibration import Calibration, PrivacyFilter, calibrate
 
 _FILTERS = {
-    PrivacyFilter.GDP: "gdp (exact for rounded Gaussian noise, the noise that sdp adds)",
-    PrivacyFilter.ZCDP: "zcdp (for comparison: the ledger of sdp converts by gdp)",
+    PrivacyFilter.GDP: "gdp (exact, for rounded Gaussian noise: what sdp adds by default)",
+    PrivacyFilter.ZCDP: "zcdp (the best conversion, for discrete Gaussian noise)",
 }
 
 

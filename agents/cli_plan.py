@@ -41,9 +41,10 @@ def check(file: Path, as_json: bool) -> None:
 def curve(file: Path, png: Path | None, as_json: bool) -> None:
     """Show what more windows cost and what more clients gain under the plan in FILE.
 
-    Epsilon against the number of windows released at the plan's noise, also beyond what its
-    ledger admits; and the noise of one window's mean, as a vector, over the clip norm, against
-    the number of clients. The picture needs matplotlib, of the extra `demo`.
+    Epsilon against the number of windows released under the plan's schedule (if that is constant,
+    also beyond what its ledger admits); and the noise of the first window's mean, as a vector,
+    over the clip norm, against the number of clients. The picture needs matplotlib, of the extra
+    `demo`.
     """
     read = _read_plan(file)
     if png is not None:
@@ -66,8 +67,8 @@ def curve(file: Path, png: Path | None, as_json: bool) -> None:
     type=click.Choice([item.value for item in PrivacyFilter]),
     default=PrivacyFilter.GDP.value,
     show_default=True,
-    help="How the ledger converts: gdp is exact for rounded Gaussian noise, the noise that sdp "
-    "adds; zcdp is what a ledger with the optimal zCDP conversion would allow, for comparison.",
+    help="How the ledger converts: gdp is exact, for rounded Gaussian noise, which sdp adds by "
+    "default; zcdp is the best conversion for discrete Gaussian noise.",
 )
 @_as_json_option
 def solve(

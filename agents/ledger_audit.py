@@ -1,22 +1,25 @@
 """Checks all ledgers of a plan against the public releases, without Kafka.
 
-First offer every ledger from its beginning, then the topic of releases, then ask for the
-`verification`. No release's vector is kept: a digest and some numbers a cell.
+First offer every ledger from its beginning, then what its clients paid (where each has a budget
+of its own), then the topic of releases, then ask for the `verification`. No release's vector is
+kept: a digest and some numbers a cell.
 """
 
-import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from schemas import MalformedMessageError, Release, decode_release, release_digest
 from stream.privacy.plan import PrivacyPlan
 
+from .client_spending import ClientSpending
+from .cluster_row import ClusterRow
+from .independent_epsilon import are_equal, independent_epsilon
 from .ledger_checks import ClusterAudit, PaidCell, Problems
-from .ledger_report import ClusterRow, Verification
-
-# Our epsilon is rounded up to 1e-6, each charge to 2^-60; what is more is a difference.
-_ABSOLUTE_TOLERANCE, _RELATIVE_TOLERANCE = 2e-6, 1e-9
+from .ledger_report import Verification
+from .participation_checks import audit_participation
+from .planning_checks import consequence_faults
 
 _Cell = tuple[int, int]
 
@@ -31,6 +34,7 @@ class LedgerAudit:
         self._clusters = [
             ClusterAudit(plan, cluster, self._problems) for cluster in range(plan.cluster_count)
         ]
+        self._clients: dict[int, ClientSpending | None] = {}
         self._digest_by_cell: dict[_Cell, bytes] = {}
         self._cells_twice: set[_Cell] = set()
         self._repeats = 0
@@ -63,6 +67,16 @@ class LedgerAudit:
                 f"it is empty, though it must have existed: {'; '.join(traces)}"
             )
 
+    def take_participation(self, cluster: int, values: Iterable[bytes]) -> None:
+        """Check what clients paid; only where each has a budget of its own.
+
+        Args:
+            cluster: Whose clients.
+            values: The participation topic's records of it, read after the ledger was.
+        """
+        ledger = self._clusters[cluster]
+        self._clients[cluster] = audit_participation(self._plan, cluster, ledger, values)
+
     def take_release(self, data: bytes | None) -> None:
         """Check the next record of the topic of releases."""
         try:
@@ -92,21 +106,24 @@ class LedgerAudit:
         """Return what all that was taken has shown. Call it once, at the end."""
         unpublished = 0
         for cluster, audit in enumerate(self._clusters):
+            if self._plan.scope == "client" and cluster not in self._clients:
+                self.take_participation(cluster, ())
             audit.finish()
             unpublished += self._find_missing(cluster, audit)
         rows = tuple(self._row(cluster, audit) for cluster, audit in enumerate(self._clusters))
         epsilon = max(row.epsilon for row in rows)
-        independent = independent_epsilon(
-            [audit.events for audit in self._clusters], self._plan.delta
-        )
-        if not self._problems.lines() and not _agree(epsilon, independent):
+        events = [self._events(cluster, audit) for cluster, audit in enumerate(self._clusters)]
+        independent = independent_epsilon(events, self._plan.delta, self._plan.privacy_filter)
+        if not self._problems.lines() and not are_equal(epsilon, independent):
             self._problems.add(
                 f"two accountants disagree: epsilon is {epsilon} from the charges, and "
-                f"{independent} from the sigmas by dp-accounting"
+                f"{independent} from the sigmas"
             )
         return Verification(
             plan_id=self._plan.plan_id_hex,
             delta=self._plan.delta,
+            scope=self._plan.scope,
+            filter=self._plan.privacy_filter.value,
             problems=self._problems.lines(),
             epsilon=epsilon,
             epsilon_independent=independent,
@@ -129,6 +146,16 @@ class LedgerAudit:
             self._problems.add(
                 f"{where}: differs from ledger record {paid.sequence} in {', '.join(faults)}"
             )
+            return
+        for fault in consequence_faults(
+            self._plan,
+            release,
+            planned_units=paid.planned_units,
+            next_units=paid.next_units,
+            clip_before=paid.clip_before,
+            clip=paid.clip,
+        ):
+            self._problems.add(f"{where}: {fault}")
 
     def _differences(self, release: Release, digest: bytes, paid: PaidCell) -> list[str]:
         pairs = {
@@ -142,7 +169,7 @@ class LedgerAudit:
                 release.l2_sensitivity_squared,
                 self._plan.l2_sensitivity_squared,
             ),
-            "the plan's dimension": (release.vector.size, self._plan.dimension + 1),
+            "the plan's dimension": (release.vector.size, self._plan.release_size),
         }
         return [name for name, (found, expected) in pairs.items() if found != expected]
 
@@ -171,40 +198,15 @@ class LedgerAudit:
             self._plan,
             cluster,
             audit.newest,
-            releases=sum(audit.events.values()),
-            spent_units=audit.spent_units,
+            replace(audit.spending, clients=self._clients.get(cluster)),
             refused=audit.first_fault,
         )
 
-
-def independent_epsilon(
-    events_by_cluster: Sequence[Counter[tuple[int, Fraction]]], delta: float
-) -> float:
-    """Return epsilon from the sigmas alone, by dp-accounting; the most of any cluster.
-
-    Gaussian releases with the noise multipliers z compose to one of multiplier
-    ``1 / sqrt(sum of 1/z^2)``; `dp_accounting.get_epsilon_gaussian` converts it. No charge, unit
-    or formula of ours takes part.
-
-    Args:
-        events_by_cluster: How often each (sensitivity^2, variance) was released, by cluster.
-        delta: The plan's delta.
-    """
-    most = max(
-        math.fsum(
-            count * float(squared / variance) for (squared, variance), count in events.items()
-        )
-        for events in events_by_cluster
-    )
-    if most == 0:
-        return 0.0
-    # Loading it takes seconds, which no other command or worker should have to wait for.
-    from dp_accounting import get_epsilon_gaussian  # type: ignore[import-untyped]
-
-    return float(get_epsilon_gaussian(1 / math.sqrt(most), delta))
-
-
-def _agree(epsilon: float, independent: float) -> bool:
-    return math.isclose(
-        epsilon, independent, rel_tol=_RELATIVE_TOLERANCE, abs_tol=_ABSOLUTE_TOLERANCE
-    )
+    def _events(self, cluster: int, audit: ClusterAudit) -> Counter[tuple[int, Fraction]]:
+        """Return the releases that the cluster's, or its most charged client's, epsilon is of."""
+        clients = self._clients.get(cluster)
+        if clients is None:
+            return audit.events
+        # Every window costs the same in this scope: all of its events are alike.
+        windows = clients.largest_units // self._plan.charge_units
+        return Counter(dict.fromkeys(audit.events, windows))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from schemas import (
+    ClipState,
     LedgerKind,
     LedgerRecord,
     MalformedMessageError,
@@ -18,6 +19,9 @@ from schemas import (
 )
 from stream.ledger_chain import link_faults, record_faults
 from stream.privacy.plan import PrivacyPlan
+
+from .cluster_row import Spending, limits_spent
+from .planning_checks import limit_faults
 
 _MOST_PROBLEMS = 100
 
@@ -52,6 +56,10 @@ class PaidCell:
         spent_units: What its cluster had spent, this charge included.
         noise_variance: Of the noise, in squared grid steps.
         release_digest: SHA-256 of the release's bytes.
+        planned_units: What was planned for it; 0 if that is not known.
+        next_units: What is planned for the next window.
+        clip_before: The state of adaptive clipping before it; None where it is not adaptive.
+        clip: That state after it.
     """
 
     sequence: int
@@ -59,6 +67,10 @@ class PaidCell:
     spent_units: int
     noise_variance: Fraction
     release_digest: bytes
+    planned_units: int
+    next_units: int
+    clip_before: ClipState | None
+    clip: ClipState | None
 
 
 def is_least_charge(
@@ -79,7 +91,7 @@ class ClusterAudit:
 
     Attributes:
         newest: The newest record that could be read; None before one.
-        charged_units: The sum of all charges, counted here.
+        participation: The number and the digest of the newest record that says who took part.
         cells: What was paid for, by window.
         pending_windows: The windows whose release may still be waiting for its publication.
         events: How often each (sensitivity^2, variance) was released.
@@ -89,7 +101,7 @@ class ClusterAudit:
     def __init__(self, plan: PrivacyPlan, cluster: int, problems: Problems) -> None:
         """Begin with an empty ledger; what does not fit goes to ``problems``."""
         self.newest: LedgerRecord | None = None
-        self.charged_units = 0
+        self.participation = (0, b"")
         self.cells: dict[int, PaidCell] = {}
         self.pending_windows: set[int] = set()
         self.events: Counter[tuple[int, Fraction]] = Counter()
@@ -99,13 +111,29 @@ class ClusterAudit:
         self._problems = problems
         self._newest_hash = b""
         self._highest_spent = 0
+        # What the sealed windows up to each one have cost; how many of them are throttled.
+        self._totals = [0]
+        self._throttled = 0
         # Equal variances are one object, so that a million releases keep one of them.
         self._variances: dict[Fraction, Fraction] = {}
 
     @property
-    def spent_units(self) -> int:
+    def spending(self) -> Spending:
         """What was spent: the sum of the charges, or more if a record says more."""
-        return max(self.charged_units, self._highest_spent)
+        return Spending(
+            spent_units=max(self._total_units(), self._highest_spent),
+            releases=sum(self.events.values()),
+            throttled=self._throttled,
+            throttled_of=len(self._totals) - 1 if self._plan.sliding_caps else 0,
+            limits=limits_spent(self._plan, self._totals),
+        )
+
+    def charge_of(self, sequence: int) -> int | None:
+        """Return what the ledger charged for a record's window, None for no such window."""
+        # Each record but the first and the one that closes the ledger seals one window.
+        if not 1 <= sequence < len(self._totals):
+            return None
+        return self._totals[sequence] - self._totals[sequence - 1]
 
     def fault(self, text: str) -> None:
         """Take note that something in this ledger does not fit."""
@@ -136,35 +164,49 @@ class ClusterAudit:
             self.fault(fault)
         if record.plan_id != self._plan.plan_id or record.cluster != self._cluster:
             return  # not ours: our own records go on as if it were not there
+        before = self.newest
         self.newest, self._newest_hash = record, record_hash(data or b"")
         self._highest_spent = max(self._highest_spent, record.spent_units)
-        self.charged_units += record.charge_units
+        if record.kind in (LedgerKind.RELEASE, LedgerKind.THROTTLED):
+            self._totals.append(self._totals[-1] + record.charge_units)
+            self._throttled += record.kind is LedgerKind.THROTTLED
+            self.participation = record.sequence, record.participation_digest
         if record.kind is LedgerKind.RELEASE:
-            self._take_release(record, is_settled=is_settled)
+            self._take_release(before, record, is_settled=is_settled)
 
     def finish(self) -> None:
         """Check what can be said only of the whole ledger."""
-        if self.newest is not None and self.newest.spent_units != self.charged_units:
+        if self.newest is not None and self.newest.spent_units != self._total_units():
             self.fault(
                 f"record {self.newest.sequence} says that {self.newest.spent_units} units are "
-                f"spent, but the charges sum to {self.charged_units}"
+                f"spent, but the charges sum to {self._total_units()}"
             )
+
+    def _total_units(self) -> int:
+        total = self._totals[-1]
+        # Beyond the cap nobody can have spent: each client's own budget ends there.
+        return min(total, self._plan.cap_units) if self._plan.scope == "client" else total
 
     def _faults(self, record: LedgerRecord) -> list[str]:
         faults = record_faults(self._plan, self._cluster, record)
         if not faults and record.kind is LedgerKind.RELEASE and not self._is_right_charge(record):
             faults.append(f"record {record.sequence} charges less or more than its noise costs")
         if self.newest is not None:
-            return faults + link_faults(self.newest, self._newest_hash, record)
+            faults += link_faults(self._plan, self.newest, self._newest_hash, record)
+            return faults + limit_faults(self._plan, self.newest, record, self._totals)
         if record.kind is not LedgerKind.GENESIS:
             faults.append(f"it begins with record {record.sequence}: the start is missing")
         return faults
 
     def _is_right_charge(self, record: LedgerRecord) -> bool:
-        sensitivity_squared = self._plan.grid_l2_bound**2 + self._plan.count_weight**2
-        return is_least_charge(record.charge_units, sensitivity_squared, record.noise_variance)
+        clipping = self._plan.clipping
+        bit_reach = clipping.bit_weight // 2 if clipping else 0
+        squares = (self._plan.grid_l2_bound**2, self._plan.count_weight**2, bit_reach**2)
+        return is_least_charge(record.charge_units, sum(squares), record.noise_variance)
 
-    def _take_release(self, record: LedgerRecord, *, is_settled: bool) -> None:
+    def _take_release(
+        self, before: LedgerRecord | None, record: LedgerRecord, *, is_settled: bool
+    ) -> None:
         if record.window in self.cells:
             self.fault(f"record {record.sequence} pays for window {record.window} once more")
         variance = self._variances.setdefault(record.noise_variance, record.noise_variance)
@@ -178,4 +220,8 @@ class ClusterAudit:
             spent_units=record.spent_units,
             noise_variance=variance,
             release_digest=record.release_digest,
+            planned_units=before.next_units if before else 0,
+            next_units=record.next_units,
+            clip_before=before.clip if before else None,
+            clip=record.clip,
         )

@@ -1,14 +1,14 @@
 """How epsilon grows with the windows of a plan, and how the noise shrinks with its clients."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from stream.privacy.accounting import epsilon_from_units
 from stream.privacy.plan import PrivacyPlan
 
-from .plan_report import Utility
+from .plan_utility import Utility
+from .plan_windows import PlannedWindows
 from .text_table import aligned
 
 _POINTS_TO_HORIZON = 9
@@ -18,16 +18,18 @@ _POINTS_PER_DECADE = 4  # of clients, a decade to either side of what the plan e
 
 @dataclass(frozen=True, slots=True)
 class PrivacyPoint:
-    """What a client has lost to its cluster after so many releases of the plan's noise.
+    """What a client has lost to its cluster after so many releases of the plan's schedule.
 
     Attributes:
-        windows: Number of windows released.
+        windows: Number of windows released; with scope ``client``, that used its update.
         epsilon: At the plan's delta, rounded up to 1e-6.
-        is_admitted: Whether the ledger lets a cluster release so many.
+        noise_multiplier: Of the last one of them.
+        is_admitted: Whether the ledger admits so many.
     """
 
     windows: int
     epsilon: float
+    noise_multiplier: float
     is_admitted: bool
 
 
@@ -49,7 +51,8 @@ class PlanCurve:
     """Both curves of a plan.
 
     Attributes:
-        privacy: Windows, log-spaced to the horizon and up to ten times beyond, increasing.
+        privacy: Windows, log-spaced to the last one that is planned (or, of a schedule without
+            an end, followed), increasing; of a constant one, up to ten times beyond.
         noise: Clients, log-spaced over a decade to either side of the expected, increasing.
         clients_for_equal_noise: Fewest clients whose mean has no more noise than the clip norm.
     """
@@ -62,8 +65,9 @@ class PlanCurve:
     def of(cls, plan: PrivacyPlan) -> "PlanCurve":
         """Return the curves of ``plan``.
 
-        After k releases epsilon is the GDP conversion of k charges (`accounting`). The mean of n
-        clients has ``noise_to_signal = sigma s sqrt(K d) / (n C)``, where sigma is the noise in
+        After k releases epsilon is what the plan's filter makes of their charges. The mean of n
+        clients has, in the first window,
+        ``noise_to_signal = sigma s sqrt(K d) / (n C)``, where sigma is the noise in
         grid steps, s the grid step, K the clusters, d the dimension and C the clip norm
         (`Utility`). The noise does not depend on n, so that n clients see the plan's own ratio
         times ``expected_clients / n``.
@@ -71,7 +75,7 @@ class PlanCurve:
         # The noise-to-signal that a single client would have.
         alone = Utility.of(plan).noise_to_signal * plan.expected_clients
         return cls(
-            privacy=tuple(_privacy_point(plan, windows) for windows in _window_counts(plan)),
+            privacy=tuple(_privacy_points(plan)),
             noise=tuple(NoisePoint(clients, alone / clients) for clients in _client_counts(plan)),
             clients_for_equal_noise=max(1, math.ceil(alone)),
         )
@@ -86,6 +90,8 @@ def curve_report(plan: PrivacyPlan) -> dict[str, object]:
         "epsilon": plan.epsilon,
         "delta": plan.delta,
         "windows": plan.windows_allowed,
+        "schedule": plan.schedule_spec.kind,
+        "filter": plan.privacy_filter.value,
         "noise_multiplier": plan.noise_multiplier,
         "expected_clients": plan.expected_clients,
         "epsilon_by_windows": [asdict(point) for point in curve.privacy],
@@ -97,24 +103,26 @@ def curve_report(plan: PrivacyPlan) -> dict[str, object]:
 def curve_text(plan: PrivacyPlan) -> str:
     """Return the curves of ``plan`` as two tables."""
     curve = PlanCurve.of(plan)
-    privacy = [("windows", "epsilon", "")]
+    planned = PlannedWindows.of(plan)
+    privacy = [("windows", "epsilon", "noise multiplier", "")]
     for point in curve.privacy:
-        if point.windows == plan.windows_allowed:
-            note = "all that the budget pays for"
-        else:
-            note = "" if point.is_admitted else "the ledger refuses so many"
-        privacy.append((f"{point.windows:,}", f"{point.epsilon:.15g}", note))
+        note = "" if point.is_admitted else "the ledger refuses so many"
+        if point.windows == planned.windows:
+            whole = "all that the budget pays for"
+            note = whole if planned.is_whole else "followed so far; releases go on"
+        numbers = f"{point.epsilon:.15g}", f"{point.noise_multiplier:.4g}"
+        privacy.append((f"{point.windows:,}", *numbers, note))
     noise = [("clients", "noise / clip norm", "")]
     for step in curve.noise:
         note = "the plan's" if step.clients == plan.expected_clients else ""
         noise.append((f"{step.clients:,}", f"{step.noise_to_signal:.4g}", note))
     return "\n".join(
         [
-            f"Privacy lost after so many windows, at delta {plan.delta:g} and noise multiplier "
-            f"{plan.noise_multiplier:.4g}:",
+            f"Privacy lost after so many windows, at delta {plan.delta:g}, schedule "
+            f"{plan.schedule_spec.kind}, by {plan.privacy_filter.value}:",
             *aligned(privacy, indent="  "),
             "",
-            "Noise of one window's mean, as a vector, over the clip norm (which bounds the mean):",
+            "Noise of the first window's mean, as a vector, over the clip norm (which bounds it):",
             *aligned(noise, indent="  "),
             f"The noise is as large as the clip norm at {curve.clients_for_equal_noise:,} clients.",
         ]
@@ -139,7 +147,11 @@ def draw_curve(plan: PrivacyPlan, path: Path) -> None:
         [point.epsilon for point in curve.privacy],
         marker=".",
     )
-    left.axvline(plan.windows_allowed, color="tab:red", linestyle="--", label="the ledger stops")
+    if plan.windows_allowed is not None:
+        left.axvline(
+            plan.windows_allowed, color="tab:red", linestyle="--", label="the ledger stops"
+        )
+        left.legend()
     left.set_xlabel("windows released")
     left.set_ylabel(f"epsilon at delta {plan.delta:g}")
     right.loglog(
@@ -148,25 +160,36 @@ def draw_curve(plan: PrivacyPlan, path: Path) -> None:
         marker=".",
     )
     right.axhline(1.0, color="tab:red", linestyle="--", label="noise = clip norm")
+    right.legend()
     right.set_xlabel("clients per window")
     right.set_ylabel("noise of the mean / clip norm")
     for axes in (left, right):
         axes.grid(alpha=0.3)
-        axes.legend()
-    figure.suptitle(f"{plan.name}: noise multiplier {plan.noise_multiplier:.4g}")
+    figure.suptitle(f"{plan.name}: {plan.schedule_spec.kind}, {plan.noise}")
     figure.savefig(path, dpi=120, format="png")
 
 
-def _privacy_point(plan: PrivacyPlan, windows: int) -> PrivacyPoint:
-    epsilon = epsilon_from_units(windows * plan.charge_units, plan.delta)
-    return PrivacyPoint(windows, epsilon, is_admitted=windows <= plan.windows_allowed)
+def _privacy_points(plan: PrivacyPlan) -> Iterator[PrivacyPoint]:
+    planned = PlannedWindows.of(plan)
+    is_constant = len(planned.runs) == 1 and planned.is_whole
+    for windows in _window_counts(planned.windows, goes_beyond=is_constant):
+        # Beyond its end nothing is planned, unless all windows are alike.
+        spent = planned.spent_after(windows)
+        spent += max(0, windows - planned.windows) * planned.runs[-1].charge_units
+        variance = planned.run_of(min(windows, planned.windows) - 1).noise_variance
+        yield PrivacyPoint(
+            windows=windows,
+            epsilon=plan.privacy_filter.epsilon(spent, plan.delta),
+            noise_multiplier=math.sqrt(variance / plan.l2_sensitivity_squared),
+            is_admitted=windows <= planned.windows,
+        )
 
 
-def _window_counts(plan: PrivacyPlan) -> list[int]:
-    horizon = plan.windows_allowed
+def _window_counts(horizon: int, *, goes_beyond: bool) -> list[int]:
     last = _POINTS_TO_HORIZON - 1
     to_horizon = [horizon ** (point / last) for point in range(last)]
-    return _increasing([*to_horizon, horizon, *(horizon * times for times in _BEYOND_HORIZON)])
+    beyond = [horizon * times for times in _BEYOND_HORIZON] if goes_beyond else []
+    return _increasing([*to_horizon, horizon, *beyond])
 
 
 def _client_counts(plan: PrivacyPlan) -> list[int]:

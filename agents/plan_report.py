@@ -2,12 +2,15 @@
 
 import math
 import textwrap
-from dataclasses import dataclass
+from dataclasses import asdict
 
 from schemas import TopicNames
 from stream.privacy.accounting import UNITS_PER_RHO, zcdp_epsilon
 from stream.privacy.plan import PrivacyPlan
 
+from .plan_comparison import comparison, comparison_lines
+from .plan_schedule import limits_report, schedule_report, schedule_rows
+from .plan_utility import Utility
 from .text_table import aligned
 from .topics import topics_of
 
@@ -20,49 +23,13 @@ _MOST_NOISE_TO_SIGNAL = 10.0
 _MOST_SCALE_LOSS = 0.05
 _MOST_COUNT_COST = 0.1
 _MOST_COUNT_ERROR = 0.25
+_MOST_QUANTILE_ERROR = 0.25
 _MOST_EPSILON = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Utility:
-    """What the noise does to the mean of one window, over all clusters.
-
-    With sigma the noise's standard deviation in grid steps, s the grid step, K clusters, n clients,
-    d coordinates and the clip norm C, the mean's noise has a root mean square L2 norm of
-    ``sigma s sqrt(K d) / n``, and ``noise_to_signal`` is that over C.
-
-    Attributes:
-        noise_stddev: Of one coordinate of one cluster's sum, in gradient units.
-        mean_noise_stddev: Of one coordinate of the mean of all clients, in gradient units.
-        noise_to_signal: L2 norm of the mean's noise over the clip norm, which bounds the signal.
-        count_stddev: Of the noisy number of clients, summed over the clusters, in clients.
-    """
-
-    noise_stddev: float
-    mean_noise_stddev: float
-    noise_to_signal: float
-    count_stddev: float
-
-    @classmethod
-    def of(cls, plan: PrivacyPlan) -> "Utility":
-        """Return what the noise of ``plan`` does."""
-        grid_stddev = math.sqrt(plan.noise_variance)
-        noise_stddev = grid_stddev * plan.grid_step
-        # The clusters' noises are independent: K of them have sqrt(K) times the deviation of one.
-        over_clusters = math.sqrt(plan.cluster_count)
-        mean_noise_stddev = noise_stddev * over_clusters / plan.expected_clients
-        return cls(
-            noise_stddev=noise_stddev,
-            mean_noise_stddev=mean_noise_stddev,
-            noise_to_signal=mean_noise_stddev * math.sqrt(plan.dimension) / plan.l2_clip_norm,
-            count_stddev=grid_stddev * over_clusters / plan.count_weight,
-        )
 
 
 def report(plan: PrivacyPlan) -> dict[str, object]:
     """Return all that follows from ``plan``, as plain data; the unit is in the name."""
     utility = Utility.of(plan)
-    names = TopicNames(plan.topic_prefix)
     rho_cap = plan.cap_units / UNITS_PER_RHO
     return {
         "plan_id": plan.plan_id_hex,
@@ -77,7 +44,14 @@ def report(plan: PrivacyPlan) -> dict[str, object]:
         "charge_units": plan.charge_units,
         "windows": plan.windows_allowed,
         "window_length_s": plan.window_length_ms / 1000,
-        "budget_lasts_s": plan.windows_allowed * plan.window_length_ms / 1000,
+        "budget_lasts_s": _lasts_s(plan),
+        "scope": plan.scope,
+        "noise": plan.noise,
+        "filter": plan.privacy_filter.value,
+        "schedule": schedule_report(plan),
+        "limits": limits_report(plan),
+        "rotation": plan.rotation,
+        "clipping": None if plan.clipping is None else asdict(plan.clipping),
         "noise_multiplier": plan.noise_multiplier,
         "noise_stddev_grid_steps": math.sqrt(plan.noise_variance),
         "noise_stddev": utility.noise_stddev,
@@ -95,23 +69,16 @@ def report(plan: PrivacyPlan) -> dict[str, object]:
         "update_vector_bytes": _update_bytes(plan),
         "release_vector_bytes": _release_bytes(plan),
         "updates_bytes_per_window": plan.expected_clients * _update_bytes(plan),
-        "topics": [
-            names.updates,
-            names.ledger,
-            names.outbox,
-            names.rejects,
-            names.releases,
-            names.model,
-            names.model_state,
-        ],
+        "topics": _topics(plan),
+        "comparison": comparison(plan),
         "cautions": cautions(plan),
     }
 
 
 def describe(plan: PrivacyPlan) -> str:
-    """Return what `report` says, for people: the guarantee, a table, then the cautions."""
+    """Return what `report` says, for people: the guarantee, two tables, then the cautions."""
     lines = textwrap.wrap(plan.guarantee, _TEXT_WIDTH, break_on_hyphens=False)
-    lines += ["", *aligned(_table(plan))]
+    lines += ["", *aligned(_table(plan)), "", *comparison_lines(plan)]
     for caution in cautions(plan):
         lines += textwrap.wrap(
             f"caution: {caution}", _TEXT_WIDTH, subsequent_indent="  ", break_on_hyphens=False
@@ -142,7 +109,7 @@ def _privacy_cautions(plan: PrivacyPlan) -> list[str]:
 
 def _grid_cautions(plan: PrivacyPlan) -> list[str]:
     found = []
-    root_mean_square = plan.grid_l2_bound / math.sqrt(plan.dimension)
+    root_mean_square = plan.grid_l2_bound / math.sqrt(plan.coordinate_count)
     most = _INT8_ROOT_MEAN_SQUARE / 127 * plan.coordinate_limit
     if root_mean_square > most:
         wider = 'dtype = "int16", or ' if plan.update_dtype == "int8" else ""
@@ -150,7 +117,7 @@ def _grid_cautions(plan: PrivacyPlan) -> list[str]:
             f"grid_l2_bound = {plan.grid_l2_bound} puts coordinates at {root_mean_square:.0f} grid "
             f"steps on average, and {plan.update_dtype} ends at {plan.coordinate_limit}: large "
             f"ones are cut off. Use {wider}grid_l2_bound of at most "
-            f"{math.floor(most * math.sqrt(plan.dimension))}"
+            f"{math.floor(most * math.sqrt(plan.coordinate_count))}"
         )
     if _scale_loss(plan) > _MOST_SCALE_LOSS:
         found.append(
@@ -162,6 +129,13 @@ def _grid_cautions(plan: PrivacyPlan) -> list[str]:
         found.append(
             f"counting the clients takes {100 * count_cost:.0f} % of every charge: lower "
             "count_weight, to a tenth of grid_l2_bound for instance"
+        )
+    bit_reach = plan.clipping.bit_weight / 2 if plan.clipping else 0
+    bit_cost = bit_reach**2 / plan.l2_sensitivity_squared
+    if bit_cost > _MOST_COUNT_COST:
+        found.append(
+            f"adapting the clip norm takes {100 * bit_cost:.0f} % of every charge: lower "
+            "[clipping] bit_weight, to a fifth of grid_l2_bound for instance"
         )
     return found
 
@@ -181,6 +155,11 @@ def _utility_cautions(plan: PrivacyPlan) -> list[str]:
             f"the noisy count is off by {100 * count_error:.0f} % of the expected clients: raise "
             'count_weight, or use normalizer = "expected_clients"'
         )
+    if _quantile_stddev(plan) > _MOST_QUANTILE_ERROR:
+        found.append(
+            f"an epoch tells the clients within the clip norm to {100 * _quantile_stddev(plan):.0f}"
+            " % only: raise [clipping] bit_weight or epoch_windows, or the norm will wander"
+        )
     try:
         topics_of(plan)
     except ValueError as error:
@@ -190,21 +169,10 @@ def _utility_cautions(plan: PrivacyPlan) -> list[str]:
 
 def _table(plan: PrivacyPlan) -> list[tuple[str, str]]:
     utility = Utility.of(plan)
-    rho_cap = plan.cap_units / UNITS_PER_RHO
-    lasts_s = plan.windows_allowed * plan.window_length_ms / 1000
     return [
         ("plan", f"{plan.name}, {plan.plan_id_hex}"),
-        (
-            "budget of a cluster",
-            f"epsilon {plan.epsilon:g} at delta {plan.delta:g} = {rho_cap:.6g} rho "
-            f"(zCDP alone would say epsilon {zcdp_epsilon(rho_cap, plan.delta):.4g})",
-        ),
-        (
-            "pays for",
-            f"{plan.windows_allowed:,} windows of {plan.window_length_ms / 1000:g} s: "
-            f"{_duration(lasts_s)}",
-        ),
-        ("charge of a window", f"{plan.charge_units / UNITS_PER_RHO:.6g} rho"),
+        *_budget_rows(plan),
+        *schedule_rows(plan),
         (
             "noise of a cluster's sum",
             f"{plan.noise_multiplier:.4g} times the sensitivity = "
@@ -217,11 +185,16 @@ def _table(plan: PrivacyPlan) -> list[tuple[str, str]]:
             f"{utility.noise_to_signal:.3g} times the clip norm",
         ),
         ("noise of the count", f"{utility.count_stddev:,.1f} clients"),
+        *_clipping_rows(plan),
         ("lost to rounding", f"{100 * _scale_loss(plan):.2g} % of the bound"),
-        ("update", f"{plan.dimension:,} x {plan.update_dtype} = {_update_bytes(plan):,} bytes"),
+        (
+            "update",
+            f"{plan.coordinate_count:,} x {plan.update_dtype} = {_update_bytes(plan):,} bytes, "
+            f"rotation {plan.rotation}",
+        ),
         (
             "release",
-            f"{plan.dimension + 1:,} x {plan.release_dtype} = {_release_bytes(plan):,} bytes",
+            f"{plan.release_size:,} x {plan.release_dtype} = {_release_bytes(plan):,} bytes",
         ),
         (
             "clusters",
@@ -230,16 +203,71 @@ def _table(plan: PrivacyPlan) -> list[tuple[str, str]]:
     ]
 
 
+def _budget_rows(plan: PrivacyPlan) -> list[tuple[str, str]]:
+    rho_cap = plan.cap_units / UNITS_PER_RHO
+    budget = f"epsilon {plan.epsilon:g} at delta {plan.delta:g} = {rho_cap:.6g} rho"
+    lasts_s = _lasts_s(plan)
+    if lasts_s is None:
+        pays_for = "windows without an end that is known before"
+    else:
+        each = f"windows of {plan.window_length_ms / 1000:g} s: {_duration(lasts_s)}"
+        pays_for = f"{plan.windows_allowed:,} {each}"
+    if plan.scope == "client":
+        pays_for += " in which a client takes part; releases go on for ever"
+    return [(f"budget of a {plan.scope}", budget), ("pays for", pays_for)]
+
+
+def _clipping_rows(plan: PrivacyPlan) -> list[tuple[str, str]]:
+    if plan.clipping is None:
+        return []
+    return [
+        (
+            "adaptive clipping",
+            f"so that {100 * plan.clipping.target_quantile:g} % of the clients lie within it; "
+            f"{plan.clipping.epoch_windows:,} windows share a clip norm, and tell that share to "
+            f"{100 * _quantile_stddev(plan):.2g} % of the clients",
+        )
+    ]
+
+
+def _quantile_stddev(plan: PrivacyPlan) -> float:
+    """Return the noise of the part of a cluster's clients that an epoch finds within the norm."""
+    if plan.clipping is None:
+        return 0.0
+    reports = plan.clipping.epoch_windows * plan.expected_clients / plan.cluster_count
+    noise_stddev = math.sqrt(plan.noise_variance * plan.clipping.epoch_windows)
+    return noise_stddev / (plan.clipping.bit_weight * reports)
+
+
+def _lasts_s(plan: PrivacyPlan) -> float | None:
+    windows = plan.windows_allowed
+    return None if windows is None else windows * plan.window_length_ms / 1000
+
+
+def _topics(plan: PrivacyPlan) -> list[str]:
+    names = TopicNames(plan.topic_prefix)
+    listed = [
+        names.updates,
+        names.ledger,
+        names.outbox,
+        names.rejects,
+        names.releases,
+        names.model,
+        names.model_state,
+    ]
+    return [*listed, names.participation] if plan.scope == "client" else listed
+
+
 def _scale_loss(plan: PrivacyPlan) -> float:
     return 1 - plan.client_scale / plan.grid_l2_bound
 
 
 def _update_bytes(plan: PrivacyPlan) -> int:
-    return plan.dimension * _ITEMSIZES[plan.update_dtype]
+    return plan.coordinate_count * _ITEMSIZES[plan.update_dtype]
 
 
 def _release_bytes(plan: PrivacyPlan) -> int:
-    return (plan.dimension + 1) * _ITEMSIZES[plan.release_dtype]
+    return plan.release_size * _ITEMSIZES[plan.release_dtype]
 
 
 def _duration(seconds: float) -> str:

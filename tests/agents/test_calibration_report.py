@@ -42,7 +42,7 @@ def test_the_text_begins_with_the_answer(missing: str | None, line: str) -> None
     assert calibration_text(FITS, missing).splitlines() == [
         line,
         "70 windows of noise multiplier 10 cost 0.35 rho together: epsilon 3.99356 at delta 1e-06",
-        "filter: gdp (exact for rounded Gaussian noise, the noise that sdp adds)",
+        "filter: gdp (exact, for rounded Gaussian noise: what sdp adds by default)",
     ]
 
 
@@ -74,8 +74,8 @@ def test_only_what_would_fit_is_said(asked: Calibration, others: str) -> None:
     assert calibration_text(asked, None).splitlines()[1] == f"would fit: {others}"
 
 
-def test_zcdp_is_marked_as_a_comparison() -> None:
+def test_the_filter_is_said_with_the_noise_that_it_is_for() -> None:
     found = Calibration(4.0, 1e-6, 62, 10.0, PrivacyFilter.ZCDP)
     assert calibration_text(found, "windows").splitlines()[-1] == (
-        "filter: zcdp (for comparison: the ledger of sdp converts by gdp)"
+        "filter: zcdp (the best conversion, for discrete Gaussian noise)"
     )

@@ -199,10 +199,10 @@ def test_delta_has_no_default() -> None:
     assert "Missing option '--delta'" in result.stderr
 
 
-def test_the_help_says_which_filter_is_the_products() -> None:
+def test_the_help_says_which_filter_is_for_which_noise() -> None:
     text = " ".join(run("solve", "--help").stdout.split())
-    assert "gdp is exact for rounded Gaussian noise, the noise that sdp adds" in text
-    assert "zcdp is what a ledger with the optimal zCDP conversion would allow" in text
+    assert "gdp is exact, for rounded Gaussian noise, which sdp adds by default" in text
+    assert "zcdp is the best conversion for discrete Gaussian noise" in text
 
 
 def test_solve_does_not_wait_for_faust_or_matplotlib() -> None:

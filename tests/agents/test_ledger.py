@@ -12,11 +12,13 @@ from click.testing import CliRunner
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from agents.cluster_row import LedgerState
+from agents.independent_epsilon import independent_epsilon
 from agents.kafka_edge import connection
 from agents.ledger import show, verify
-from agents.ledger_audit import LedgerAudit, independent_epsilon
+from agents.ledger_audit import LedgerAudit
 from agents.ledger_checks import is_least_charge
-from agents.ledger_report import LedgerState, Verification
+from agents.ledger_report import Verification
 from agents.topics import create_topics
 from schemas import (
     LedgerRecord,
@@ -31,6 +33,7 @@ from stream.cluster_head import ClusterHead
 from stream.errors import LedgerError
 from stream.ledger_chain import genesis
 from stream.privacy.accounting import epsilon_from_units
+from stream.privacy.calibration import PrivacyFilter
 from stream.privacy.noise import RoundedGaussian
 from stream.privacy.plan import PrivacyPlan
 from stream.privacy.plan_checks import OptimizerSpec
@@ -135,7 +138,7 @@ def test_what_real_heads_write_verifies(stream: Stream) -> None:
     assert found.verified
     assert found.cells_released == 2 * WINDOWS
     assert found.cells_released_twice == found.repeats == found.unpublished == 0
-    assert [row.releases for row in found.clusters] == [WINDOWS, WINDOWS]
+    assert [row.spending.releases for row in found.clusters] == [WINDOWS, WINDOWS]
     assert {row.state for row in found.clusters} == {LedgerState.OPEN}
     assert found.clusters[1].sequence == WINDOWS
     assert found.clusters[1].window == WINDOWS - 1
@@ -382,7 +385,7 @@ def test_a_truncated_start_is_a_problem(stream: Stream) -> None:
     verification = found.verification()
     assert any("truncated: the records below offset 3" in line for line in verification.problems)
     # What is left still says how much was spent before.
-    assert verification.clusters[0].spent_units == stream.record(6).spent_units
+    assert verification.clusters[0].spending.spent_units == stream.record(6).spent_units
 
 
 def test_a_long_list_of_problems_is_cut_short(stream: Stream) -> None:
@@ -410,7 +413,7 @@ def test_unequal_sigmas_compose_as_a_privacy_loss_distribution_does() -> None:
     accountant.compose(GaussianDpEvent(4.0), 3)
     accountant.compose(GaussianDpEvent(6.0), 5)
     events = Counter({(4, Fraction(64)): 3, (1, Fraction(36)): 5})
-    assert independent_epsilon([events, Counter()], 1e-5) == pytest.approx(
+    assert independent_epsilon([events, Counter()], 1e-5, PrivacyFilter.GDP) == pytest.approx(
         accountant.get_epsilon(1e-5), abs=1e-6
     )
 

@@ -11,6 +11,7 @@ from agents.plan_curve import PlanCurve, curve_report, curve_text, draw_curve
 from agents.plan_report import report
 from stream.privacy.plan import PrivacyPlan
 from stream.privacy.plan_checks import OptimizerSpec
+from stream.privacy.schedule_spec import ScheduleSpec
 
 PLAN = PrivacyPlan(
     name="curve",
@@ -102,10 +103,16 @@ def test_the_report_is_json_and_holds_both_curves() -> None:
     assert found["plan_id"] == PLAN.plan_id_hex
     assert (found["epsilon"], found["delta"], found["windows"]) == (4.0, 1e-6, 1000)
     assert found["noise_multiplier"] == PLAN.noise_multiplier
+    assert (found["schedule"], found["filter"]) == ("constant", "gdp")
     assert found["expected_clients"] == 1000
     curve = PlanCurve.of(PLAN)
     assert found["epsilon_by_windows"] == [
-        {"windows": point.windows, "epsilon": point.epsilon, "is_admitted": point.is_admitted}
+        {
+            "windows": point.windows,
+            "epsilon": point.epsilon,
+            "noise_multiplier": point.noise_multiplier,
+            "is_admitted": point.is_admitted,
+        }
         for point in curve.privacy
     ]
     assert found["noise_to_signal_by_clients"] == [
@@ -144,4 +151,57 @@ def test_a_plan_whose_first_windows_cost_no_epsilon_can_be_drawn(tmp_path: Path)
     plan = dataclasses.replace(PLAN, epsilon=0.01, delta=0.01, horizon_windows=10_000)
     assert PlanCurve.of(plan).privacy[0].epsilon == 0
     draw_curve(plan, tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 1000
+
+
+# --- Other plans ---------------------------------------------------------------------------
+
+
+def test_a_schedule_with_an_end_ends_there_and_its_noise_is_that_of_each_window() -> None:
+    spec = ScheduleSpec("linear", final_noise_ratio=0.25)
+    plan = dataclasses.replace(PLAN, schedule_spec=spec)
+    points = PlanCurve.of(plan).privacy
+    assert points[-1].windows == 1000
+    assert all(point.is_admitted for point in points)
+    assert points[-1].epsilon == pytest.approx(4.0, abs=1e-4)
+    assert points[-1].epsilon <= 4.0
+    multipliers = [point.noise_multiplier for point in points]
+    assert multipliers == sorted(multipliers, reverse=True)
+    assert multipliers[-1] == pytest.approx(multipliers[0] / 4, rel=1e-6)
+    # An independent sum of what the windows cost.
+    planned = list(plan.schedule.planned())
+    rho = sum(units for _, units in planned[: points[4].windows]) / 2**60
+    theirs = dp_accounting.get_epsilon_gaussian(1 / math.sqrt(2 * rho), plan.delta)
+    assert points[4].epsilon == pytest.approx(theirs, abs=2e-6)
+
+
+def test_a_schedule_without_an_end_is_followed_for_a_while_and_says_so() -> None:
+    plan = dataclasses.replace(PLAN, schedule_spec=ScheduleSpec("infinite"))
+    points = PlanCurve.of(plan).privacy
+    assert points[-1].windows == 10_000
+    assert all(point.is_admitted for point in points)
+    assert points[-1].epsilon < 4.0
+    assert curve_report(plan)["windows"] is None
+    assert "followed so far; releases go on" in curve_text(plan)
+
+
+def test_discrete_noise_is_converted_by_zcdp() -> None:
+    plan = dataclasses.replace(PLAN, noise="discrete_gaussian")
+    epsilons = {point.windows: point.epsilon for point in PlanCurve.of(plan).privacy}
+    assert epsilons[1000] == pytest.approx(4.0, abs=2e-6)
+    assert epsilons[2000] == plan.privacy_filter.epsilon(2000 * plan.charge_units, plan.delta)
+    assert "by zcdp" in curve_text(plan)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schedule_spec": ScheduleSpec("infinite", max_noise_multiplier=60.0)},
+        {"schedule_spec": ScheduleSpec("paced")},
+        {"scope": "client"},
+    ],
+    ids=str,
+)
+def test_every_plan_can_be_drawn(tmp_path: Path, changes: dict[str, object]) -> None:
+    draw_curve(dataclasses.replace(PLAN, **changes), tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 1000

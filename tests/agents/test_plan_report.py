@@ -4,9 +4,12 @@ import math
 
 import pytest
 
+from agents.plan_comparison import comparison, comparison_lines
 from agents.plan_report import cautions, describe, report
+from stream.privacy.adaptive_clipping import ClippingSpec
 from stream.privacy.plan import PrivacyPlan
 from stream.privacy.plan_checks import OptimizerSpec
+from stream.privacy.schedule_spec import ScheduleSpec
 
 
 def make_plan(**changes: object) -> PrivacyPlan:
@@ -79,6 +82,12 @@ def test_zcdp_alone_would_report_a_larger_epsilon() -> None:
     assert 4.0 < found["epsilon_by_zcdp"] < 4.0 * 1.1
 
 
+def test_other_accountings_of_the_same_windows_stand_beside_it() -> None:
+    plan = make_plan()
+    assert report(plan)["comparison"] == comparison(plan)
+    assert "\n".join(["", *comparison_lines(plan)]) in describe(plan)
+
+
 def test_sizes_are_those_of_the_vectors() -> None:
     found = report(make_plan(update_dtype="int16"))
     assert found["update_vector_bytes"] == 800
@@ -131,3 +140,63 @@ def test_the_text_begins_with_the_guarantee_and_ends_with_the_cautions() -> None
     assert plan.plan_id_hex in text
     assert "caution: delta" in text.splitlines()[-2] + text.splitlines()[-1]
     assert all(len(line) <= 120 for line in text.splitlines())
+
+
+def test_a_budget_without_an_end_has_no_number_of_windows() -> None:
+    plan = make_plan(schedule_spec=ScheduleSpec("infinite"))
+    found = report(plan)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["windows"] is found["budget_lasts_s"] is None
+    assert "windows without an end" in describe(plan)
+
+
+def test_noise_filter_scope_and_rotation_are_said() -> None:
+    plan = make_plan(noise="discrete_gaussian", scope="client", rotation="hadamard")
+    found = report(plan)
+    assert (found["noise"], found["filter"]) == ("discrete_gaussian", "zcdp")
+    assert (found["scope"], found["rotation"]) == ("client", "hadamard")
+    assert "sdp.participation" in found["topics"]
+    assert "sdp.participation" not in report(make_plan())["topics"]
+    text = describe(plan)
+    assert "discrete_gaussian; charges become epsilon by zcdp" in text
+    assert "budget of a client" in text
+    assert "in which a client takes part; releases go on for ever" in text
+
+
+def test_rotated_updates_are_as_long_as_the_next_power_of_two() -> None:
+    found = report(make_plan(rotation="hadamard"))
+    assert found["update_vector_bytes"] == 512
+    assert found["release_vector_bytes"] == 513 * int(found["release_dtype"][3:]) // 8
+
+
+CLIPPING = ClippingSpec(target_quantile=0.5, learning_rate=0.2, bit_weight=100, epoch_windows=10)
+
+
+def test_adaptive_clipping_is_said_with_how_well_an_epoch_tells_its_quantile() -> None:
+    plan = make_plan(clipping=CLIPPING)
+    found = report(plan)
+    assert found["clipping"] == {
+        "target_quantile": 0.5,
+        "learning_rate": 0.2,
+        "bit_weight": 100,
+        "epoch_windows": 10,
+    }
+    # Ten windows of 250 clients: the bits' mean has sigma sqrt(10) / (100 * 10 * 250).
+    share = math.sqrt(10 * plan.noise_variance) / (100 * 2500)
+    assert f"tell that share to {100 * share:.2g} % of the clients" in describe(plan)
+    assert found["release_vector_bytes"] == 402 * int(found["release_dtype"][3:]) // 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"bit_weight": 600}, "adapting the clip norm takes"),
+        ({"bit_weight": 2, "epoch_windows": 3}, "an epoch tells the clients"),
+    ],
+)
+def test_clip_bits_that_weigh_too_much_or_too_little_are_cautioned(
+    changes: dict[str, int], word: str
+) -> None:
+    plan = make_plan(clipping=dataclasses.replace(CLIPPING, **changes))
+    assert any(word in caution for caution in cautions(plan)), cautions(plan)
+    assert cautions(make_plan(clipping=CLIPPING)) == []
