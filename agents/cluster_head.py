@@ -8,25 +8,27 @@ that cluster's lock, so the event loop stays free for the group's callbacks and 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from confluent_kafka import KafkaException, TopicPartition
 from faust.types import ChannelT
 from mode import Service
 
-from schemas import TopicNames
+from schemas import LedgerKind, TopicNames
 from stream.cluster_head import SealedCell
 from stream.errors import LedgerError
 from stream.metrics import HeadMetrics
 from stream.privacy.plan import PrivacyPlan
+from stream.privacy.schedule import BudgetLevel
 
 from .app import RoleApp, wait_for_agent
 from .feed import PartitionFeed
-from .kafka_edge import LogEnds, now_ms, retry_while_away
+from .kafka_edge import LogEnds, now_ms
 from .observability import Health
-from .ownership import FINISH_S, Owned, finish
+from .ownership import FINISH_S, Owned, finish, take_over
 from .partition import ClusterOpener, OpenedCluster, Unpublished, group_of
 from .publisher import Publisher
 from .record_batch import RecordBatch
@@ -103,8 +105,9 @@ class HeadService(Service):
     async def open_partition(self, partition: int, epoch: int, metadata: object) -> int | None:
         """Take over a cluster; None where its ledger cannot be trusted."""
         try:
-            opened = await self._blocking(
-                retry_while_away,
+            opened = await take_over(
+                self._feed,
+                self._pool,
                 f"taking over cluster {partition}",
                 lambda: self._opener.open(partition),
             )
@@ -113,6 +116,8 @@ class HeadService(Service):
             log.error("cluster %d is refused: %s", partition, error)  # noqa: TRY400
             self._refused[partition] = str(error)
             self._metrics.observe_refused(partition)
+            return None
+        if opened is None:
             return None
         head = opened.head
         self._refused.pop(partition, None)
@@ -187,10 +192,9 @@ class HeadService(Service):
 
     async def _step(self, cluster: int, shard: _Shard) -> bool:
         """Do one thing that is due; return whether there may be more."""
-        moment_ms = now_ms()
         if shard.unpublished is not None:
-            return await self._publish(cluster, shard, shard.unpublished, moment_ms)
-        window = shard.head.needs_end_offset(moment_ms)
+            return await self._publish(cluster, shard, shard.unpublished)
+        window = shard.head.needs_end_offset(now_ms())
         if window is not None and not await self._ask_end(cluster, shard, window):
             return False
         if not shard.head.is_ready():
@@ -214,14 +218,27 @@ class HeadService(Service):
             cell = await self._blocking(shard.head.seal, now_ms())
         with _stage(self._metrics, "transaction"):
             await self._blocking(self._write, shard, cell)
+        level = self._plan.schedule.level(shard.head.spent_units)
         rewind = shard.head.commit(cell)
         if rewind is not None:
             shard.epoch = self._feed.seek(cluster, rewind)
-        if cell.release is not None:
+        if cell.release is not None or cell.kind is LedgerKind.EXHAUSTED:
             shard.unpublished = Unpublished(cell.window, cell.release)
-        elif cell.ledger_record is not None:
-            log.error("cluster %d: the budget is spent; nothing more is released", cluster)
-        self._metrics.observe_sealed(cell, now_ms(), shard.head.spent_units)
+        self._tell_budget(cell, level, shard.head.spent_units)
+        self._metrics.observe_sealed(cell, now_ms())
+
+    def _tell_budget(self, cell: SealedCell, before: BudgetLevel, spent_units: int) -> None:
+        """Warn when the budget runs out: what is said follows from public numbers alone."""
+        level = self._plan.schedule.level(spent_units)
+        if cell.kind is LedgerKind.EXHAUSTED:
+            log.error("cluster %d: the budget is spent; nothing more is released", cell.cluster)
+        elif cell.kind is LedgerKind.THROTTLED:
+            log.warning("cluster %d: a rate limit holds window %d back", cell.cluster, cell.window)
+        elif level is not before and self._plan.scope == "cluster":
+            share = 100 * spent_units / self._plan.cap_units
+            log.warning(
+                "cluster %d: %.1f %% of the budget is spent: %s", cell.cluster, share, level
+            )
 
     def _write(self, shard: _Shard, cell: SealedCell) -> None:
         key = str(cell.cluster).encode()
@@ -232,18 +249,22 @@ class HeadService(Service):
             )
         if cell.release is not None:
             records.append(OutgoingRecord(self._names.outbox, cell.cluster, key, cell.release))
+        records += [
+            OutgoingRecord(self._names.participation, cell.cluster, each, data)
+            for each, data in cell.participation
+        ]
         resume = TopicPartition(self._names.updates, cell.cluster, cell.resume_offset)
         shard.writer.write(records, resume, shard.metadata)
 
-    async def _publish(
-        self, cluster: int, shard: _Shard, unpublished: Unpublished, moment_ms: int
-    ) -> bool:
+    async def _publish(self, cluster: int, shard: _Shard, unpublished: Unpublished) -> bool:
         """Step 4: publish what has committed, at the time that the plan says."""
         due_ms = self._plan.window_end_ms(unpublished.window) + self._plan.release_delay_ms
-        if moment_ms < due_ms:
+        if now_ms() < due_ms:
             return False
         with _stage(self._metrics, "publish"):
-            is_public = await self._blocking(self._publisher.publish, cluster, unpublished.data)
+            is_public = unpublished.data is None or await self._blocking(
+                self._publisher.publish, cluster, unpublished.data
+            )
         if is_public:
             shard.unpublished = None
             self._metrics.observe_published(unpublished.window, now_ms())
@@ -267,15 +288,11 @@ class HeadService(Service):
         return await self.loop.run_in_executor(self._pool, lambda: call(*args, **kwargs))
 
 
-class _stage:  # noqa: N801 - reads as the verb it is: with _stage(...)
-    """Times a stage of a release."""
-
-    def __init__(self, metrics: HeadMetrics, name: str) -> None:
-        self._metrics = metrics
-        self._name = name
-
-    def __enter__(self) -> None:
-        self._begin = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._metrics.observe_stage(self._name, time.perf_counter() - self._begin)
+@contextmanager
+def _stage(metrics: HeadMetrics, name: str) -> Iterator[None]:
+    """Time a stage of a release."""
+    begin = time.perf_counter()
+    try:
+        yield
+    finally:
+        metrics.observe_stage(name, time.perf_counter() - begin)

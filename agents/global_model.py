@@ -26,10 +26,10 @@ from stream.privacy.plan import PrivacyPlan
 
 from .app import RoleApp, wait_for_agent
 from .feed import PartitionFeed
-from .kafka_edge import LogEnds, now_ms, retry_while_away
+from .kafka_edge import LogEnds, now_ms
 from .model_opener import ModelOpener, outgoing
 from .observability import Health
-from .ownership import Owned, finish
+from .ownership import Owned, finish, take_over
 from .record_batch import RecordBatch
 from .transactions import OwnershipLostError, TransactionalWriter, TransactionFailedError
 
@@ -104,9 +104,10 @@ class GlobalService(Service):
         """Take over the model; what cannot be trusted ends the worker with the reason."""
         if partition != 0:
             return None  # all releases are in the first one; a mock cluster has others too
-        model, writer = await self._blocking(
-            retry_while_away, "taking over the model", self._opener.open
-        )
+        opened = await take_over(self._feed, self._pool, "taking over the model", self._opener.open)
+        if opened is None:
+            return None
+        model, writer = opened
         self._owned = _OwnedModel(model, writer, epoch, metadata)
         self._metrics.observe_model(model.version, model.window)
         log.info("the model is at version %d, window %d", model.version, model.window)

@@ -3,11 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Protocol, TypeVar
 
-from .transactions import TransactionalWriter
+from .kafka_edge import retry_while_away
+from .transactions import FencedError, TransactionalWriter, TransactionFailedError
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 # Long enough for a commit, short enough for a supervisor that kills after ten seconds.
 FINISH_S = 4.0
@@ -31,6 +35,28 @@ class Owned:
         self.metadata = metadata
         self.lock = asyncio.Lock()
         self.is_closed = False
+
+
+class Rejoins(Protocol):
+    """What asks the consumer group for a new assignment: the feed."""
+
+    def rejoin(self) -> None:
+        """Ask for a new assignment, so that every partition is opened anew."""
+
+
+async def take_over(feed: Rejoins, pool: Executor, what: str, open_: Callable[[], _T]) -> _T | None:
+    """Return what ``open_`` opens; None where the group is asked anew who the owner is.
+
+    A fence can be overtaken by one that was given up while the broker was away and that it
+    still carries out, or by the fence of another owner: only the group knows which.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.run_in_executor(pool, retry_while_away, what, open_)
+    except (FencedError, TransactionFailedError) as error:
+        log.warning("%s begins anew: %s", what, error)
+        feed.rejoin()
+        return None
 
 
 async def finish(pool: ThreadPoolExecutor, last: Callable[[], None] | None = None) -> None:

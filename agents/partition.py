@@ -6,7 +6,7 @@ cluster stays closed until a person has looked.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from schemas import (
@@ -18,13 +18,15 @@ from schemas import (
     encode_ledger_record,
     release_digest,
 )
-from stream.cluster_head import ClusterHead
+from stream.budget.client_budgets import ClientBudgets
+from stream.cluster_head import ClusterHead, records_needed
 from stream.errors import LedgerError
 from stream.ledger_chain import decode_record, genesis
+from stream.participation_log import rebuild
 from stream.privacy.noise import NoiseSource
 from stream.privacy.plan import PrivacyPlan
 
-from .kafka_edge import LogEnds, Tail, now_ms, read_tail
+from .kafka_edge import LogEnds, Tail, now_ms, read_all, read_tail
 from .recovery import Recovery
 from .settings import Settings
 from .transactions import OutgoingRecord, TransactionalWriter
@@ -48,10 +50,15 @@ class _Charge:
 
 @dataclass(frozen=True, slots=True)
 class Unpublished:
-    """A committed release that must be seen to be public, again if need be."""
+    """A committed release that must be seen to be public, again if need be.
+
+    Attributes:
+        window: Its window.
+        data: Its bytes; None for the end of the budget, which shows at the same time.
+    """
 
     window: int
-    data: bytes
+    data: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,9 @@ class ClusterOpener:
         self._max_message_bytes = max_message_bytes
         self._names = TopicNames(plan.topic_prefix)
         self._ends = LogEnds(config, settings.request_timeout_s)
+        self._own = [self._names.ledger, self._names.outbox]
+        if plan.scope == "client":
+            self._own.append(self._names.participation)
 
     def open(self, cluster: int) -> OpenedCluster:
         """Take over ``cluster``.
@@ -116,9 +126,9 @@ class ClusterOpener:
             request_timeout_s=self._settings.request_timeout_s,
             max_message_bytes=self._max_message_bytes,
         )
-        own = (self._names.ledger, self._names.outbox)
-        writer.fence([(topic, cluster) for topic in own] if self._settles else ())
-        tail = read_tail(self._config, self._names.ledger, cluster, _LINKS_CHECKED, bytes)
+        writer.fence([(topic, cluster) for topic in self._own] if self._settles else ())
+        count = max(_LINKS_CHECKED, records_needed(self._plan))
+        tail = read_tail(self._config, self._names.ledger, cluster, count, bytes)
         if tail.begin > 0:
             raise LedgerError(
                 f"the ledger of cluster {cluster} was truncated: its records below offset "
@@ -140,6 +150,7 @@ class ClusterOpener:
             tail.values,
             is_complete=tail.is_complete,
             max_open_windows=self._max_open_windows(),
+            clients=self._clients(cluster, tail.values),
         )
         newest = decode_record(tail.values[-1], cluster)
         self._check_against_public(cluster, newest, released)
@@ -176,6 +187,22 @@ class ClusterOpener:
         writer.write([OutgoingRecord(self._names.ledger, cluster, str(cluster).encode(), record)])
         log.info("cluster %d begins its ledger with window %d", cluster, first)
         return Tail([record], begin=0, end=1, is_complete=True)
+
+    def _clients(self, cluster: int, records: Sequence[bytes]) -> ClientBudgets | None:
+        """Return what each client has spent, where each has a budget of its own."""
+        if self._plan.scope != "client":
+            return None
+        newest = decode_record(records[-1], cluster)
+        if newest.kind is LedgerKind.EXHAUSTED and len(records) > 1:
+            newest = decode_record(records[-2], cluster)  # a closing record charges nobody
+        return rebuild(
+            self._plan.cap_units,
+            read_all(self._config, self._names.participation, cluster),
+            self._plan.plan_id,
+            cluster,
+            newest.sequence,
+            newest.participation_digest,
+        )
 
     def _newest_public_charge(self, cluster: int) -> _Charge | None:
         count = _RELEASES_PER_CLUSTER * self._plan.cluster_count
@@ -268,5 +295,5 @@ class ClusterOpener:
         return lost
 
     def _max_open_windows(self) -> int:
-        window_bytes = 8 * (self._plan.dimension + 1)
+        window_bytes = 8 * self._plan.release_size
         return max(2, (self._settings.window_memory_mib << 20) // window_bytes)

@@ -13,19 +13,23 @@ published or be about to publish it.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from schemas import (
+    LedgerRecord,
     MalformedMessageError,
     TopicNames,
     decode_model_snapshot,
     decode_model_state,
+    decode_participation,
     decode_release,
+    participation_key,
     release_digest,
 )
 from stream.errors import LedgerError
-from stream.ledger_chain import continuation, decode_record
+from stream.ledger_chain import continuation, decode_record, readable_records
+from stream.participation_log import digest_of
 from stream.privacy.plan import PrivacyPlan
 
 from .kafka_edge import Tail, read_tail
@@ -64,28 +68,68 @@ class Recovery:
         candidates = [
             data for data in self._log(self._names.ledger, cluster, bytes) if data not in known
         ]
-        is_lost = newest.release_digest and self._lacks(cluster, newest.sequence)
+        is_lost = self._lacks_release(cluster, newest) or self._lacks_participation(cluster, newest)
         if not is_lost and not any(candidates):
             return tail
-        in_log = {
-            release_digest(data): data
-            for data in self._log(self._names.outbox, cluster, bytes)
-            if data
-        }
-        records = continuation(plan, cluster, tail.values[-1], candidates, in_log)
-        paid_for = [decode_record(data, cluster).release_digest for data in records]
-        if is_lost:
-            paid_for.insert(0, newest.release_digest)
-        releases = [in_log[digest] for digest in paid_for if digest in in_log]
+        written = self._written(cluster, [newest, *readable_records(candidates)])
+        records = continuation(plan, cluster, tail.values[-1], candidates, written.is_whole)
+        values = [decode_record(data, cluster) for data in records]
+        # What is written once more than needed is passed over by its readers.
+        again = ([newest] if is_lost else []) + values
         self._write_again(
-            {self._names.ledger: records, self._names.outbox: releases}, cluster, str(cluster)
+            {
+                self._names.ledger: [(str(cluster).encode(), data) for data in records],
+                self._names.outbox: [
+                    (str(cluster).encode(), written.releases[record.release_digest])
+                    for record in again
+                    if record.release_digest in written.releases
+                ],
+                self._names.participation: [
+                    pair for record in again for pair in written.pairs_of(record.sequence)
+                ],
+            },
+            cluster,
         )
         return replace(tail, values=[*tail.values, *records])
 
-    def _lacks(self, cluster: int, sequence: int) -> bool:
-        """Say whether the outbox ends before the release of record ``sequence``."""
+    def _written(self, cluster: int, records: Sequence[LedgerRecord]) -> "_Written":
+        """Return what the logs hold of the transactions of ``records``, and nothing else."""
+        digests = {record.release_digest for record in records}
+        releases = self._log(
+            self._names.outbox,
+            cluster,
+            lambda data: data if release_digest(data) in digests else b"",
+        )
+        sequences = {record.sequence for record in records if record.participation_digest}
+        participation: dict[int, dict[bytes, bytes]] = {sequence: {} for sequence in sequences}
+        if sequences:
+            of_participation = _or_none(lambda data: decode_participation(data).sequence)
+            for data in self._log(
+                self._names.participation,
+                cluster,
+                lambda data: data if of_participation(data) in sequences else b"",
+            ):
+                if data:
+                    record = decode_participation(data)
+                    participation[record.sequence][participation_key(record)] = data
+        return _Written({release_digest(data): data for data in releases if data}, participation)
+
+    def _lacks_release(self, cluster: int, newest: LedgerRecord) -> bool:
+        """Say whether the outbox ends before the release of ``newest``."""
         sequence_of = _or_none(lambda data: decode_release(data).sequence)
-        shown = read_tail(self._config, self._names.outbox, cluster, 1, sequence_of).values
+        return bool(newest.release_digest) and self._ends_before(
+            newest.sequence, self._names.outbox, cluster, sequence_of
+        )
+
+    def _lacks_participation(self, cluster: int, newest: LedgerRecord) -> bool:
+        """Say whether the participation topic ends before what goes with ``newest``."""
+        sequence_of = _or_none(lambda data: decode_participation(data).sequence)
+        return bool(newest.participation_digest) and self._ends_before(
+            newest.sequence, self._names.participation, cluster, sequence_of
+        )
+
+    def _ends_before(self, sequence: int, topic: str, cluster: int, sequence_of: _Version) -> bool:
+        shown = read_tail(self._config, topic, cluster, 1, sequence_of).values
         # Foreign bytes are no loss: the opener says what to do about them.
         return not shown or (shown[-1] is not None and shown[-1] < sequence)
 
@@ -125,7 +169,7 @@ class Recovery:
             return data if version(data) == wanted else b""
 
         found = [data for data in self._log(topic, 0, keep, _MODEL_RECORDS) if data]
-        self._write_again({topic: found[-1:]}, 0, "model")
+        self._write_again({topic: [(b"model", data) for data in found[-1:]]}, 0)
         return bool(found)
 
     def _log(
@@ -138,19 +182,48 @@ class Recovery:
         """Return the newest records, whatever became of their transactions."""
         return read_tail(self._config, topic, partition, count, keep, only_committed=False).values
 
-    def _write_again(self, lost: Mapping[str, list[bytes]], partition: int, key: str) -> None:
+    def _write_again(self, lost: Mapping[str, list[tuple[bytes, bytes]]], partition: int) -> None:
         records = [
-            OutgoingRecord(topic, partition, key.encode(), data)
-            for topic, values in lost.items()
-            for data in values
+            OutgoingRecord(topic, partition, key, data)
+            for topic, pairs in lost.items()
+            for key, data in pairs
         ]
         if not records:
             return
         log.warning(
             "the broker has lost %s of committed transactions: written again as they were",
-            " and ".join(f"{len(values)} of {topic}" for topic, values in lost.items() if values),
+            " and ".join(f"{len(pairs)} of {topic}" for topic, pairs in lost.items() if pairs),
         )
         self._writer.write(records)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What is in the logs of a cluster beside its ledger, committed or not.
+
+    Attributes:
+        releases: The outbox, by digest.
+        participation: The participation records by sequence and key.
+    """
+
+    releases: Mapping[bytes, bytes]
+    participation: Mapping[int, Mapping[bytes, bytes]]
+
+    def is_whole(self, before: LedgerRecord, record: LedgerRecord) -> bool:
+        """Say whether all that the transaction of ``record`` wrote is here."""
+        if record.release_digest and record.release_digest not in self.releases:
+            return False
+        if not record.participation_digest:
+            return True
+        values = [data for _, data in self.pairs_of(record.sequence)]
+        return bool(values) and record.participation_digest == digest_of(
+            before.participation_digest, values
+        )
+
+    def pairs_of(self, sequence: int) -> list[tuple[bytes, bytes]]:
+        """Return keys and values of a window's participation: the delta, then any parts."""
+        pairs = self.participation.get(sequence, {})
+        return sorted(pairs.items(), key=lambda pair: (pair[0][:1], int(pair[0][1:])))
 
 
 def _or_none(version: Callable[[bytes], int]) -> _Version:

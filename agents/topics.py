@@ -23,7 +23,11 @@ class TopicError(Exception):
 def topics_of(plan: PrivacyPlan) -> tuple[TopicSpec, ...]:
     """Return the table of topics for ``plan``."""
     return topic_table(
-        plan.topic_prefix, plan.cluster_count, plan.dimension, _ITEMSIZES[plan.update_dtype]
+        plan.topic_prefix,
+        plan.cluster_count,
+        plan.coordinate_count,
+        _ITEMSIZES[plan.update_dtype],
+        has_participation=plan.scope == "client",
     )
 
 

@@ -123,7 +123,14 @@ class TransactionalWriter:
                 topic, b"", b"fence", partition=partition, on_delivery=on_delivery
             )
         # A message that is given up counts as flushed, and an abort is content without it.
-        if self._producer.flush(self._timeout_s):
+        try:
+            waiting = self._producer.flush(self._timeout_s)
+        except SystemError as error:
+            # A fatal error of the client is raised across the callbacks that it still makes.
+            if isinstance(error.__cause__, KafkaException):
+                raise error.__cause__ from error
+            raise
+        if waiting:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the fence is not written"))
         if undelivered:
             raise KafkaException(undelivered[0])

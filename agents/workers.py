@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stream.errors import PlanError
 from stream.metrics import GlobalMetrics, HeadMetrics, Registries
-from stream.privacy.noise import NoiseSource, RoundedGaussian
+from stream.privacy.noise import NoiseSource, noise_source
 from stream.privacy.plan import PrivacyPlan
 
 from .app import CHANNEL_BATCHES, RoleApp, add_agent, make_app, run_worker
@@ -49,9 +49,10 @@ def run_head(
 
     Raises:
         TopicError: topics are missing or do not fit the plan.
-        SettingsError: a port for the metrics is taken.
+        SettingsError: a port for the metrics is taken, or the noise kernel is not installed.
         KafkaException: the broker cannot be asked.
     """
+    noise = noise or _noise(settings, plan)
     config = connection(settings.bootstrap_servers, settings.kafka_options)
     _check(settings, config, plan, unsafe_mock_broker=unsafe_mock_broker)
     registries, health = Registries(plan), Health("head")
@@ -66,7 +67,7 @@ def run_head(
             settings,
             plan,
             config,
-            noise or RoundedGaussian(os.urandom),
+            noise,
             largest,
             unsafe_mock_broker=unsafe_mock_broker,
         ),
@@ -160,6 +161,13 @@ def read_initial_weights(path: Path | None, plan: PrivacyPlan) -> NDArray[np.flo
     return weights
 
 
+def _noise(settings: Settings, plan: PrivacyPlan) -> NoiseSource:
+    try:
+        return noise_source(plan.noise, os.urandom, settings.noise_kernel)
+    except ImportError as error:
+        raise SettingsError(str(error)) from error
+
+
 def _check(
     settings: Settings, config: dict[str, str], plan: PrivacyPlan, *, unsafe_mock_broker: bool
 ) -> None:
@@ -177,7 +185,7 @@ def _feed_options(
     *,
     unsafe_mock_broker: bool,
 ) -> dict[str, object]:
-    update_bytes = plan.dimension * (1 if plan.update_dtype == "int8" else 2)
+    update_bytes = plan.coordinate_count * (1 if plan.update_dtype == "int8" else 2)
     fitting = _BATCH_BYTES // (update_bytes + _UPDATE_OVERHEAD_BYTES)
     return {
         "config": {**config, "max.partition.fetch.bytes": str(max(1 << 20, largest))},

@@ -125,7 +125,7 @@ class Fleet:
         self, client: GradientClient, gradient: NDArray[np.float32], model: ModelSnapshot
     ) -> None:
         try:
-            client.publish(gradient, model_version=model.model_version)
+            client.publish(gradient, model=model)
         except DeliveryError as error:
             # The next window is another chance; what is lost is seen in the metrics.
             log.warning("not delivered: %s", error)

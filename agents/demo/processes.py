@@ -59,13 +59,15 @@ class Child:
         return True
 
     def wait_until_healthy(self, deadline_s: float) -> None:
-        """Return when the process is ready.
+        """Return when the process is ready, or has done all of its work already.
 
         Raises:
             ProcessError: it ended, or was not ready when the monotonic clock said ``deadline_s``.
         """
         while not self.is_healthy():
             self.check()
+            if self.process.poll() is not None:
+                return  # a short run was over before the others were ready
             if time.monotonic() > deadline_s:
                 raise ProcessError(
                     f"{self.name} did not become ready; the end of its log:\n{self._tail()}"

@@ -3,8 +3,12 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from agents import ownership
-from agents.ownership import finish
+from agents.ownership import finish, take_over
+from agents.transactions import FencedError, OwnershipLostError, TransactionFailedError
+from stream.errors import LedgerError
 
 
 def test_what_runs_is_waited_for_and_the_last_call_comes_after_it():
@@ -43,3 +47,44 @@ def test_what_hangs_is_left(monkeypatch, caplog):
 
     assert asyncio.run(main()) < 5
     assert "left" in caplog.text
+
+
+class _Feed:
+    def __init__(self):
+        self.rejoined = 0
+
+    def rejoin(self):
+        self.rejoined += 1
+
+
+def taken_over(feed, open_):
+    async def main():
+        with ThreadPoolExecutor(1) as pool:
+            return await take_over(feed, pool, "taking over", open_)
+
+    return asyncio.run(main())
+
+
+def test_what_was_opened_is_returned_and_the_group_is_left_alone():
+    feed = _Feed()
+    assert taken_over(feed, lambda: "opened") == "opened"
+    assert feed.rejoined == 0
+
+
+@pytest.mark.parametrize("error", [FencedError, TransactionFailedError, OwnershipLostError])
+def test_an_overtaken_fence_asks_the_group_who_the_owner_is(error, caplog):
+    def open_():
+        raise error("a newer instance")
+
+    feed = _Feed()
+    assert taken_over(feed, open_) is None
+    assert feed.rejoined == 1
+    assert "a newer instance" in caplog.text
+
+
+def test_a_ledger_that_cannot_be_trusted_is_the_owners_matter():
+    def open_():
+        raise LedgerError("broken")
+
+    with pytest.raises(LedgerError, match="broken"):
+        taken_over(_Feed(), open_)

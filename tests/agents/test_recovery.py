@@ -59,6 +59,7 @@ class Head:
         return [
             OutgoingRecord(names.ledger, 0, b"0", cell.ledger_record),
             OutgoingRecord(names.outbox, 0, b"0", cell.release),
+            *(OutgoingRecord(names.participation, 0, *pair) for pair in cell.participation),
         ]
 
     def release(self):
@@ -165,6 +166,47 @@ def test_a_record_that_does_not_follow_the_chain_is_not_taken_for_lost(head):
     second = head.seal()
     lose(head.deployment, head.records(second))
     assert head.open().head.next_window == first.window
+
+
+@pytest.fixture
+def client_head(deploy):
+    """A head of a plan in which each client has a budget, after one window."""
+    head = Head(deploy(**SHORT, scope="client"))
+    head.open()
+    head.release()
+    return head
+
+
+def test_what_clients_paid_comes_back_with_the_record_that_names_it(client_head):
+    cell = client_head.seal()
+    lose(client_head.deployment, client_head.records(cell))
+    opened = client_head.open()
+    assert opened.head.next_window == cell.window + 1
+    topic = client_head.deployment.names.participation
+    assert committed(client_head.deployment, topic)[-1] == cell.participation[0][1]
+    client_head.release()
+    assert client_head.open().head.next_window == cell.window + 2
+
+
+def test_what_clients_paid_is_made_whole_where_it_alone_was_lost(client_head):
+    cell = client_head.seal()
+    *shown, participation = client_head.records(cell)
+    client_head.opened.writer.write(shown)
+    lose(client_head.deployment, [participation])
+    assert client_head.open().head.next_window == cell.window + 1
+
+
+def test_a_record_whose_clients_did_not_pay_does_not_count(client_head):
+    cell = client_head.seal()
+    lose(client_head.deployment, client_head.records(cell)[:2])
+    assert client_head.open().head.next_window == cell.window
+
+
+def test_participation_that_is_gone_stops_the_cluster(client_head):
+    cell = client_head.seal()
+    client_head.opened.writer.write(client_head.records(cell)[:2])
+    with pytest.raises(LedgerError, match="has lost what record"):
+        client_head.open()
 
 
 class Sealing(threading.Thread):

@@ -51,7 +51,10 @@ def alter(deployment, topic, key, value):
     plain = ConfigResource(ResourceType.TOPIC, topic)
 
     def is_seen():
-        return admin.describe_configs([plain])[plain].result()[key].value == value
+        try:
+            return admin.describe_configs([plain])[plain].result()[key].value == value
+        except KafkaException:
+            return False  # the broker may not have heard of a topic that was just made
 
     deployment.eventually(f"{topic} has {key}={value}", is_seen)
 

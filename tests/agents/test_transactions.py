@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agents.kafka_edge import LogEnds, connection, read_tail
@@ -131,6 +131,30 @@ def test_a_fence_that_did_not_reach_every_partition_is_no_fence(topics):
     writer = topics.writer(transaction_timeout_ms=1000)
     with pytest.raises(KafkaException):
         writer.fence([(topics.ledger, 0), (f"{topics.ledger}-missing", 0)])
+
+
+class _DiesInACallback:
+    """What confluent-kafka does when a client dies while it serves delivery reports."""
+
+    def init_transactions(self, _):
+        pass
+
+    def begin_transaction(self):
+        pass
+
+    def produce(self, *_, **__):
+        pass
+
+    def flush(self, _):
+        cause = KafkaException(KafkaError(KafkaError._FENCED, "a newer instance"))
+        raise SystemError("returned a result with an exception set") from cause
+
+
+def test_a_client_that_dies_during_the_fence_says_why(topics):
+    writer = topics.writer()
+    writer._producer = _DiesInACallback()
+    with pytest.raises(FencedError, match="a newer instance"):
+        writer.fence([(topics.ledger, 0)])
 
 
 def test_a_second_writer_of_the_same_identity_fences_the_first(topics):

@@ -81,6 +81,15 @@ def test_an_expected_end_is_no_error(children: Children, module: Path) -> None:
     children.check()
 
 
+def test_who_has_done_its_work_before_being_asked_was_ready(
+    children: Children, module: Path
+) -> None:
+    module.write_text("")
+    start(children, ends_by_itself=True)
+    children._children[0].process.wait(10)
+    children.wait_until_healthy(10)
+
+
 def test_an_end_that_is_not_expected_is_an_error_even_with_code_0(
     children: Children, module: Path
 ) -> None:
