@@ -14,10 +14,10 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check demo lint format test proto lock clean
+.PHONY: help setup check demo lint format test bench bench-quick proto lock clean
 
 help:  ## list these targets
-	@awk -F ':.*##' '/^[a-z]+:.*##/ { printf "  make %-8s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  make %-13s%s\n", $$1, $$2 }' Makefile
 
 setup: $(INSTALLED)  ## make .venv with every pinned dependency; nothing to do when nothing changed
 
@@ -43,6 +43,12 @@ lint: setup  ## style, types and layers
 test: setup  ## all tests; the last lines say which Kafka they used
 	$(BIN)/pytest $(PYTEST_ARGS)
 
+bench: setup  ## measure against the floors; a table and bench.json (a quiet machine, please)
+	$(BIN)/python tests/benchmarks/run.py --output bench.json
+
+bench-quick: setup  ## the same with fewer repeats, under a minute
+	$(BIN)/python tests/benchmarks/run.py --quick --output bench.json
+
 demo: setup  ## the main job on a local Kafka; options in DEMO_ARGS="--json report.json"
 	$(BIN)/sdp demo $(DEMO_ARGS)
 
@@ -56,7 +62,7 @@ proto: setup  ## generate schemas/v1/*_pb2.py from the .proto files
 lock: setup  ## resolve the newest allowed versions into requirements.lock
 	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 \
 		--custom-compile-command "make lock" --no-emit-package sdp-stream \
-		--extra agents --extra demo --group dev \
+		--extra agents --extra demo --extra fast --group dev \
 		--output-file requirements.lock pyproject.toml
 
 clean:  ## remove the venv, caches and build results

@@ -1,0 +1,85 @@
+"""The benchmark suite: `make bench`, or `python tests/benchmarks/run.py --output bench.json`.
+
+One run, one thread. Nothing is asserted: a figure is printed beside its floor, for a person to
+judge on a quiet machine.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from measurement import Effort, Result, as_json, table
+
+FULL = Effort(repeats=31, samples=1_000_000, opendp_samples=2_000, memory_samples=10_000_000)
+QUICK = Effort(repeats=5, samples=1_000_000, opendp_samples=1_000, memory_samples=10_000_000)
+ONE_THREAD = {
+    f"{library}_NUM_THREADS": "1" for library in ("MKL", "NUMBA", "OMP", "OPENBLAS", "POLARS")
+}
+PACKAGES = ("numpy", "numba", "opendp", "dp-accounting")
+
+
+def measured(effort: Effort) -> Iterator[Result]:
+    """Yield every figure."""
+    # Not above: numpy and numba read the number of threads when they are imported.
+    from client_path import client_results
+    from epsilon import DEFAULT_PLAN, epsilon_results
+    from sampler import sampler_results
+
+    from stream.privacy.plan import PrivacyPlan
+
+    yield from sampler_results(effort)
+    yield from client_results(effort)
+    yield from epsilon_results(PrivacyPlan.from_toml(DEFAULT_PLAN.read_text(encoding="utf-8")))
+
+
+def circumstances() -> str:
+    """Return what the figures depend on, in a line."""
+    names = " ".join(f"{name} {_version(name)}" for name in PACKAGES)
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return (
+        f"{platform.machine()}, {os.cpu_count()} cores, load {load} before; "
+        f"python {platform.python_version()} {names}"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(none)"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure, print a table, write JSON.")
+    parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats: under a minute")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure; write the file only when everything was measured."""
+    arguments = _arguments()
+    os.environ.update(ONE_THREAD)
+    before, start = circumstances(), time.monotonic()
+    results = list(measured(QUICK if arguments.quick else FULL))
+    arguments.output.write_text(json.dumps(as_json(results), indent=2) + "\n", encoding="utf-8")
+    missed = sum(result.is_missed for result in results)
+    floors = sum(result.floor is not None for result in results)
+    lines = [
+        *table(results),
+        "",
+        before,
+        f"{time.monotonic() - start:.0f} s; {floors - missed} of {floors} floors reached; "
+        f"written to {arguments.output}",
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

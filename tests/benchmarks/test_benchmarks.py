@@ -1,0 +1,144 @@
+"""The suite itself, with tiny sizes: that it still runs, and that its arithmetic is right."""
+
+import importlib
+import json
+import os
+import sys
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stream.privacy.discrete_gaussian import DiscreteGaussian
+
+FOLDER = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def load():
+    """Import a module of the suite, which finds its siblings as a script does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)
+        yield importlib.import_module
+
+
+@pytest.fixture(scope="module")
+def measurement(load):
+    return load("measurement")
+
+
+@pytest.fixture(scope="module")
+def tiny(measurement):
+    return measurement.Effort(repeats=1, samples=100, opendp_samples=1, memory_samples=100)
+
+
+def check_shape(measurement, results):
+    """Each figure is finite, positive and in order."""
+    figures = measurement.as_json(results)
+    for figure in figures.values():
+        assert list(figure) == ["median", "min", "max", "unit"]
+        assert 0 < figure["min"] <= figure["median"] <= figure["max"] < np.inf
+    return figures
+
+
+def test_variants_take_turns_and_every_other_round_goes_backwards(measurement):
+    calls = []
+    variants = {
+        name: measurement.Variant(lambda name=name: calls.append(name), items)
+        for name, items in (("a", 1), ("b", 2))
+    }
+    ticks = count(step=10)
+    times = measurement.interleaved(variants, 3, clock_ns=lambda: next(ticks))
+    assert "".join(calls) == "ab" + "ab" + "ba" + "ab"
+    assert times == {"a": [10.0] * 3, "b": [5.0] * 3}
+
+
+def test_a_ratio_is_formed_within_its_round(measurement):
+    assert measurement.ratios([2.0, 30.0], [1.0, 10.0]) == [2.0, 3.0]
+
+
+def test_a_figure_is_its_median_minimum_maximum_and_unit(measurement):
+    figures = measurement.as_json([measurement.Result("x", "ns", [3.0, 1.0, 9.0])])
+    assert figures == {"x": {"median": 3.0, "min": 1.0, "max": 9.0, "unit": "ns"}}
+
+
+def test_two_figures_of_one_name_are_refused(measurement):
+    with pytest.raises(ValueError, match="same name"):
+        measurement.as_json([measurement.Result("x", "ns", [1.0])] * 2)
+
+
+@pytest.mark.parametrize(
+    ("sign", "bound", "verdict"),
+    [("<=", 2, "ok"), ("<=", 1.9, "MISSED"), (">=", 2, "ok"), (">=", 2.1, "MISSED")],
+)
+def test_the_median_is_held_against_its_floor(measurement, sign, bound, verdict):
+    floor = measurement.Floor(sign, bound)
+    result = measurement.Result("x", "ns", [1.0, 2.0, 9.0], floor)
+    assert measurement.table([result])[1].split()[-3:] == [sign, f"{bound:g}", verdict]
+
+
+def test_the_samplers_have_their_figures(load, measurement, tiny):
+    sampler = load("sampler")
+    ours = {"_discrete": DiscreteGaussian(os.urandom)}
+    fake_opendp = measurement.Variant(lambda: sum(range(100)), 1)
+    figures = check_shape(
+        measurement, [*sampler.speed("1", ours, fake_opendp, tiny), *sampler.memory(ours, tiny)]
+    )
+    assert set(figures) == {
+        "opendp_ns_1",
+        "numpy_normal_ns_1",
+        "sampler_ns_1_discrete",
+        "sampler_vs_opendp_1_discrete",
+        "sampler_vs_numpy_normal_1_discrete",
+        "sampler_peak_beyond_output_discrete",
+    }
+
+
+def test_the_peak_counts_arrays_that_were_freed_again_and_not_those_of_before(load):
+    sampler = load("sampler")
+    np.empty(10**7)
+    held = np.empty(10**5)
+    peak = sampler.peak_bytes(lambda: np.empty(10**6).sum() if held.size else None)
+    assert 8e6 <= peak < 8.1e6
+
+
+def test_the_default_sampler_has_no_suffix_and_numba_may_be_missing(load, monkeypatch):
+    monkeypatch.setitem(sys.modules, "stream.privacy.noise_numba", None)
+    assert list(load("sampler").sources()) == ["", "_discrete"]
+
+
+def test_a_client_s_work_has_its_figures(load, measurement, tiny):
+    figures = check_shape(measurement, list(load("client_path").client_results(tiny)))
+    assert {"client_quantize_ns", "client_quantize_vs_clip_rint", "client_rotate_ns"} < set(figures)
+
+
+def test_the_plain_yardstick_clips_scales_and_rounds(load):
+    clip_and_rint = load("client_path").clip_and_rint
+    grid = clip_and_rint(np.array([6.0, 8.0], np.float32), l2_clip_norm=1.0, grid_l2_bound=100)
+    assert grid.tolist() == [60, 80]
+    assert grid.dtype == np.int8
+
+
+def test_the_whole_run_is_written_as_a_table_and_as_json(
+    load, measurement, monkeypatch, capsys, tmp_path
+):
+    run = load("run")
+    for name in run.ONE_THREAD:
+        monkeypatch.setenv(name, "7")
+    efforts = []
+
+    def measured(effort):
+        assert os.environ["OMP_NUM_THREADS"] == "1"
+        efforts.append(effort)
+        yield measurement.Result("x", "ns", [1.0], measurement.Floor("<=", 0.5))
+
+    output = tmp_path / "bench.json"
+    monkeypatch.setattr(run, "measured", measured)
+    monkeypatch.setattr(sys, "argv", ["run.py", "--quick", "--output", str(output)])
+    run.main()
+    assert efforts == [run.QUICK]
+    assert json.loads(output.read_text()) == {
+        "x": {"median": 1.0, "min": 1.0, "max": 1.0, "unit": "ns"}
+    }
+    assert "0 of 1 floors reached" in capsys.readouterr().out
