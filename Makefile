@@ -1,4 +1,4 @@
-# The five commands: make setup, check, demo, format, lock. `make` alone lists all.
+# The commands: make setup, check, format, demo, bench, lock. `make` alone lists all.
 # Works with GNU Make 4.3 or newer and a path without spaces.
 
 PYTHON ?= python3

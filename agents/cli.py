@@ -192,7 +192,11 @@ def ledger() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @_with_settings
 def ledger_show(settings: Settings, plan: PrivacyPlan, as_json: bool) -> None:
-    """Show what each cluster has spent of its budget."""
+    """Show what each cluster has spent of its budget and its limits.
+
+    Where each client has a budget of its own: how many clients have spent how much, which must
+    not leave the privacy boundary.
+    """
     config = connection(settings.bootstrap_servers, settings.kafka_options)
     shown = show_ledgers(config, plan)
     click.echo(json.dumps(shown.as_json(), indent=2) if as_json else shown.as_text())
@@ -202,7 +206,11 @@ def ledger_show(settings: Settings, plan: PrivacyPlan, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @_with_settings
 def ledger_verify(settings: Settings, plan: PrivacyPlan, as_json: bool) -> None:
-    """Check every record, every charge and every release; exit 3 if anything does not fit."""
+    """Check every record, every charge and every release; exit 3 if anything does not fit.
+
+    From the beginning: the chain, the limits, what the schedule and adaptive clipping make of
+    the released vectors, and what each client paid.
+    """
     config = connection(settings.bootstrap_servers, settings.kafka_options)
     verified = verify_ledgers(config, plan)
     click.echo(json.dumps(verified.as_json(), indent=2) if as_json else verified.as_text())

@@ -53,7 +53,7 @@ def curve(file: Path, png: Path | None, as_json: bool) -> None:
 
 
 @plan.command("solve")
-@click.option("--epsilon", type=float, help="Budget of a cluster.")
+@click.option("--epsilon", type=float, help="The budget.")
 @click.option("--delta", type=float, required=True, help="Its delta, 1e-6 for instance.")
 @click.option("--windows", type=int, help="Number of windows that share the budget.")
 @click.option(

@@ -60,7 +60,7 @@ class OutgoingRecord:
 
 
 class TransactionalWriter:
-    """A transactional producer for one partition's ledger, outbox and offsets. Blocks."""
+    """A transactional producer for all that one partition writes, and its offsets. Blocks."""
 
     def __init__(
         self,

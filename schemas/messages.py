@@ -95,8 +95,9 @@ class Update:
         plan_id: The plan's hash, 16 bytes.
         client_id: Who sent it, 1 to 128 bytes of UTF-8.
         model_version: The model that the gradient was taken at, below 2**64.
-        vector: Shape ``(d,)``, in grid steps. After decoding: read-only, the message's own
-            memory, and perhaps unaligned. The most negative value of the dtype is legal here.
+        vector: Shape ``(n,)``, in grid steps; n is the gradient's d, or the next power of two
+            where it is rotated. After decoding: read-only, the message's own memory, and perhaps
+            unaligned. The most negative value of the dtype is legal here.
         clip_norm: What the vector was scaled with; 0 where clipping is not adaptive.
         is_below_clip: Whether the gradient's norm was at most ``clip_norm``.
     """
@@ -123,8 +124,8 @@ class Release:
         cap_units: What the cluster may spend.
         noise_variance: Per coordinate, in squared grid steps, above 0.
         l2_sensitivity_squared: In squared grid steps, at least 1.
-        vector: Shape ``(d + 1,)``: the sum, in grid steps, then the count coordinate; where
-            clipping is adaptive, the bit coordinate after it.
+        vector: Shape ``(n + 1,)``: the sum of updates of shape ``(n,)``, in grid steps, then the
+            count coordinate; ``(n + 2,)`` where clipping is adaptive, with the bit coordinate last.
         clip_norm: Of this window, in gradient units; 0 where clipping is not adaptive.
         next_clip_norm: Of the next epoch; 0 as long as it is not fixed.
         next_clip_window: The first window of ``next_clip_norm``; 0 without one.
@@ -166,8 +167,11 @@ class LedgerRecord:
             for no other kind.
         sealed_at_ms: The head's clock, epoch milliseconds.
         next_units: The charge planned for the next record's window; 0 for nothing more.
-        participation_digest: SHA-256 that vouches for what the window wrote to the topic of
-            participation, or empty; only with RELEASE or THROTTLED.
+        participation_digest: 32 bytes where each client has a budget of its own, only with
+            RELEASE or THROTTLED; else empty. A SHA-256 chain over what the windows wrote to the
+            topic of participation (`stream.participation_log`): that of the record before and the
+            hash of this window's delta; where the window also wrote a snapshot, the hashes of the
+            delta and of the snapshot's parts, without the record before.
         clip: The state of adaptive clipping; None where it is not adaptive.
     """
 

@@ -1,8 +1,8 @@
 """The one table of topics: names, keys, partitions, retention, timestamps, who may do what.
 
-`sdp topics create` makes the topics from it, `sdp topics acl` the permissions. What depends on
-the cluster of brokers rather than on the contract (replication factor, min.insync.replicas) is
-the caller's.
+`sdp topics create` makes the topics from it; giving writers and readers their permissions is the
+operator's. What depends on the cluster of brokers rather than on the contract (replication
+factor, min.insync.replicas) is the caller's.
 """
 
 from typing import Final
@@ -49,7 +49,7 @@ def topic_table(
     Args:
         prefix: What the topics' names start with.
         cluster_count: The plan's number of clusters.
-        dimension: How many coordinates an update has.
+        dimension: How many coordinates an update has, its padding included.
         update_itemsize: Bytes of an update's coordinate: 1 or 2.
         has_participation: Whether each client has a budget of its own.
 

@@ -51,7 +51,9 @@ _FIX_BY_CODE = {
     ),
     KafkaError._PURGE_QUEUE: "close gave it up: is the broker there?",
     KafkaError._PURGE_INFLIGHT: "close gave it up: is the broker there?",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this principal may not write here: `sdp topics acl`",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: (
+        "this principal may not write here: allow it Write on the topic"
+    ),
 }
 
 

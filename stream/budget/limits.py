@@ -42,9 +42,9 @@ class SlidingLimits:
     in the hour around it.
 
     What it does not protect: what spans one window more (an hour that begins within a window
-    touches one more than the windows of an hour), and a client as such. Its updates of different
-    runs add up, without an end but the lifetime cap, and data that it trains on again in a later
-    run is spent again.
+    touches one more than the windows of an hour, so a plan's limits count that one too), and a
+    client as such. Its updates of different runs add up, without an end but the lifetime cap, and
+    data that it trains on again in a later run is spent again.
 
     Nothing secret is looked at: a window that is refused says no more than the charges did,
     which are public. Memory is one integer for each window of the longest limit, and a window
@@ -63,7 +63,7 @@ class SlidingLimits:
         Args:
             limits: The limits, the one to be named first being first.
             charges: What the newest consecutive windows cost, oldest first, 0 for one without a
-                release: at least `windows_needed` of them, or the whole history.
+                release: all but one of the longest limit's windows, or the whole history.
 
         Raises:
             LedgerError: the charges themselves break a limit.
@@ -76,11 +76,6 @@ class SlidingLimits:
         self._spent = [0] * len(limits)
         for units in charges:
             self.push(units)
-
-    @property
-    def windows_needed(self) -> int:
-        """How many past windows still count when the next one is to be sealed."""
-        return len(self._newest) - 1
 
     def refusing(self, units: int) -> RateLimit | None:
         """Return the first limit that a charge of ``units`` for the next window would break."""
