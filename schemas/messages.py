@@ -167,11 +167,9 @@ class LedgerRecord:
             for no other kind.
         sealed_at_ms: The head's clock, epoch milliseconds.
         next_units: The charge planned for the next record's window; 0 for nothing more.
-        participation_digest: 32 bytes where each client has a budget of its own, only with
-            RELEASE or THROTTLED; else empty. A SHA-256 chain over what the windows wrote to the
-            topic of participation (`stream.participation_log`): that of the record before and the
-            hash of this window's delta; where the window also wrote a snapshot, the hashes of the
-            delta and of the snapshot's parts, without the record before.
+        participation_digest: SHA-256 over that of the record before and over what the window
+            wrote to the topic of participation, which a snapshot begins anew (`wire.proto` says
+            how); only with RELEASE or THROTTLED, and empty where clients have no budgets.
         clip: The state of adaptive clipping; None where it is not adaptive.
     """
 
