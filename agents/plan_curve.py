@@ -116,10 +116,12 @@ def curve_text(plan: PrivacyPlan) -> str:
     for step in curve.noise:
         note = "the plan's" if step.clients == plan.expected_clients else ""
         noise.append((f"{step.clients:,}", f"{step.noise_to_signal:.4g}", note))
+    is_certain = plan.schedule.is_deterministic
+    assumed = "" if is_certain else ", if every release asks for what the first one had"
     return "\n".join(
         [
             f"Privacy lost after so many windows, at delta {plan.delta:g}, schedule "
-            f"{plan.schedule_spec.kind}, by {plan.privacy_filter.value}:",
+            f"{plan.schedule_spec.kind}{assumed}, by {plan.privacy_filter.value}:",
             *aligned(privacy, indent="  "),
             "",
             "Noise of the first window's mean, as a vector, over the clip norm (which bounds it):",

@@ -208,7 +208,7 @@ def _budget_rows(plan: PrivacyPlan) -> list[tuple[str, str]]:
     budget = f"epsilon {plan.epsilon:g} at delta {plan.delta:g} = {rho_cap:.6g} rho"
     lasts_s = _lasts_s(plan)
     if lasts_s is None:
-        pays_for = "windows without an end that is known before"
+        pays_for = "no fixed number of windows: releases end by their noise"
     else:
         each = f"windows of {plan.window_length_ms / 1000:g} s: {_duration(lasts_s)}"
         pays_for = f"{plan.windows_allowed:,} {each}"

@@ -61,6 +61,8 @@ def schedule_rows(plan: PrivacyPlan) -> list[tuple[str, str]]:
             (f"charge of the {which} window", _window_text(plan, planned.runs[-1])),
             ("planned so far" if not planned.is_whole else "planned", _total_text(planned, share)),
         ]
+    if not plan.schedule.is_deterministic:
+        rows.append(("assumed here", "that every release asks for what the first one had"))
     return rows + _limit_rows(plan)
 
 

@@ -148,7 +148,8 @@ class PrivacyPlan(PlanFields):
         require(
             self.scope == "cluster" or cap <= _LARGEST_CLIENT_CAP,
             f"[budget] epsilon is {self.epsilon}: a client's own budget counts up to 8 zCDP, "
-            "lower epsilon",
+            f"here epsilon {self.privacy_filter.epsilon(_LARGEST_CLIENT_CAP, self.delta):.15g}: "
+            "lower it to that",
         )
         return cap
 
@@ -267,8 +268,9 @@ class PrivacyPlan(PlanFields):
         largest = max(self.schedule.next_units(step, 0, first, None) for step in steps)
         require(
             cap >= largest,
-            f"[budget] {name}_epsilon does not pay for one window of each cost that is planned: "
-            "raise it, or [budget] windows",
+            f"[budget] {name}_epsilon is {epsilon:.15g}, but a window is planned that costs "
+            f"{self.privacy_filter.epsilon(largest, self.delta):.15g} alone: raise it, or "
+            "[budget] windows",
         )
         return cap
 

@@ -124,20 +124,30 @@ def plan_arguments(text: str) -> tuple[dict[str, object], dict[str, dict[str, ob
     plan: dict[str, object] = {}
     parts: dict[str, dict[str, object]] = {}
     for table, keys in _TABLES.items():
-        values = document.get(table) if table else _top_level(document)
+        values = _table(document, table)
         if values is None:
-            if table in _OPTIONAL_TABLES:
-                continue
-            raise PlanError(f"the plan has no table [{table}]: add it, with {', '.join(keys)}")
-        if not isinstance(values, dict):
-            raise PlanError(f"[{table}] must be a table: write a line [{table}] above its keys")
+            continue
         if table in _PARTS:
             parts[table] = {}
         for key, value in _read_table(table, keys, values).items():
             (parts[table] if _is_of_part(table, key) else plan)[keys[key].argument] = value
     del plan["version"]
     _refuse_keys_without_effect(parts["optimizer"])
+    _refuse_limits_of_nothing(plan)
     return plan, parts
+
+
+def _table(document: Mapping[str, object], table: str) -> dict[str, object] | None:
+    """Return a table's keys, or None where it is left out and may be."""
+    values = document.get(table) if table else _top_level(document)
+    if values is None and table in _OPTIONAL_TABLES:
+        return None
+    if values is None:
+        keys = ", ".join(_TABLES[table])
+        raise PlanError(f"the plan has no table [{table}]: add it, with {keys}")
+    if not isinstance(values, dict):
+        raise PlanError(f"[{table}] must be a table: write a line [{table}] above its keys")
+    return values
 
 
 def plan_text(plan: Mapping[str, object], parts: Mapping[str, Mapping[str, object]]) -> str:
@@ -201,6 +211,12 @@ def _refuse_keys_without_effect(optimizer: Mapping[str, object]) -> None:
     for key in sorted(optimizer.keys() - {"kind", "learning_rate"}):
         if kind in OPTIMIZER_KEYS and key not in OPTIMIZER_KEYS[str(kind)]:
             raise PlanError(f"[optimizer] {key} has no effect with kind = {kind!r}: remove it")
+
+
+def _refuse_limits_of_nothing(plan: Mapping[str, object]) -> None:
+    for key in ("hour_epsilon", "day_epsilon"):
+        if plan.get(key) == 0:
+            raise PlanError(f"[budget] {key} is 0, which is no limit: write more, or remove it")
 
 
 def _read_table(

@@ -599,12 +599,12 @@ def test_a_limit_has_the_filter_of_the_noise():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"hour_epsilon": 0.01}, "hour_epsilon does not pay for one window"),
-        ({"day_epsilon": 0.01}, "day_epsilon does not pay for one window"),
+        ({"hour_epsilon": 0.01}, "hour_epsilon is .*, but a window is planned that costs"),
+        ({"day_epsilon": 0.01}, "day_epsilon is .*, but a window is planned that costs"),
         # The first window is cheap, and those at the end are not.
         (
             {"schedule_spec": ScheduleSpec("exponential", noise_decay=0.5), "hour_epsilon": 3.0},
-            "hour_epsilon does not pay for one window of each cost",
+            "hour_epsilon is .*, but a window is planned that costs",
         ),
         # So small that no total of charges keeps it.
         ({"hour_epsilon": 1e-9, "delta": 1e-90}, "hour_epsilon: .* nothing can be granted"),

@@ -390,3 +390,9 @@ def test_a_damaged_text_is_a_plan_or_a_plan_error(data):
     put_in = data.draw(st.text(max_size=4) | st.sampled_from(["1e400", "[", "nan", "-", "'''"]))
     with contextlib.suppress(PlanError):
         PrivacyPlan.from_toml(WITH_ALL[:begin] + put_in + WITH_ALL[end:])
+
+
+@pytest.mark.parametrize("key", ["hour_epsilon", "day_epsilon"])
+def test_a_limit_of_nothing_is_refused_rather_than_left_out(key):
+    text = changed("windows = 8", f"windows = 8\n{key} = 0")
+    assert f"[budget] {key} is 0, which is no limit" in refused(text)
