@@ -17,14 +17,14 @@ from confluent_kafka import KafkaException, TopicPartition
 from faust.types import ChannelT
 from mode import Service
 
-from schemas import LedgerKind, TopicNames
+from schemas import TopicNames
 from stream.cluster_head import SealedCell
 from stream.errors import LedgerError
 from stream.metrics import HeadMetrics
 from stream.privacy.plan import PrivacyPlan
-from stream.privacy.schedule import BudgetLevel
 
 from .app import RoleApp, wait_for_agent
+from .budget_notice import budget_notice
 from .feed import PartitionFeed
 from .kafka_edge import LogEnds, now_ms
 from .observability import Health
@@ -123,16 +123,9 @@ class HeadService(Service):
         self._refused.pop(partition, None)
         shard = self._shards[partition] = _Shard(opened, epoch, metadata)
         self.add_future(self._tend(partition, shard))
-        self._metrics.observe_opened(
-            partition, head.spent_units, head.is_exhausted, opened.lost_records
-        )
-        # Not the offset: it tells how many updates there were, and logs may leave the boundary.
-        log.info(
-            "head of cluster %d: next window %d, %.2f %% of the budget spent",
-            partition,
-            head.next_window,
-            100 * head.spent_units / self._plan.cap_units,
-        )
+        self._metrics.observe_opened(partition, opened.newest, now_ms(), opened.lost_records)
+        # No offset and no window: they tell how many updates there were, and logs may leave.
+        log.info("head of cluster %d", partition)
         return head.position
 
     async def close_partition(self, partition: int) -> None:
@@ -218,27 +211,14 @@ class HeadService(Service):
             cell = await self._blocking(shard.head.seal, now_ms())
         with _stage(self._metrics, "transaction"):
             await self._blocking(self._write, shard, cell)
-        level = self._plan.schedule.level(shard.head.spent_units)
+        spent_before = shard.head.spent_units
         rewind = shard.head.commit(cell)
         if rewind is not None:
             shard.epoch = self._feed.seek(cluster, rewind)
-        if cell.release is not None or cell.kind is LedgerKind.EXHAUSTED:
-            shard.unpublished = Unpublished(cell.window, cell.release)
-        self._tell_budget(cell, level, shard.head.spent_units)
+        if cell.kind is not None:
+            notice = budget_notice(self._plan, cell, spent_before, shard.head.spent_units)
+            shard.unpublished = Unpublished(cell.window, cell.release, notice)
         self._metrics.observe_sealed(cell, now_ms())
-
-    def _tell_budget(self, cell: SealedCell, before: BudgetLevel, spent_units: int) -> None:
-        """Warn when the budget runs out: what is said follows from public numbers alone."""
-        level = self._plan.schedule.level(spent_units)
-        if cell.kind is LedgerKind.EXHAUSTED:
-            log.error("cluster %d: the budget is spent; nothing more is released", cell.cluster)
-        elif cell.kind is LedgerKind.THROTTLED:
-            log.warning("cluster %d: a rate limit holds window %d back", cell.cluster, cell.window)
-        elif level is not before and self._plan.scope == "cluster":
-            share = 100 * spent_units / self._plan.cap_units
-            log.warning(
-                "cluster %d: %.1f %% of the budget is spent: %s", cell.cluster, share, level
-            )
 
     def _write(self, shard: _Shard, cell: SealedCell) -> None:
         key = str(cell.cluster).encode()
@@ -267,6 +247,8 @@ class HeadService(Service):
             )
         if is_public:
             shard.unpublished = None
+            if unpublished.notice:
+                log.warning("cluster %d: %s", cluster, unpublished.notice)
             self._metrics.observe_published(unpublished.window, now_ms())
         return is_public
 

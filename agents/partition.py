@@ -27,6 +27,7 @@ from stream.privacy.noise import NoiseSource
 from stream.privacy.plan import PrivacyPlan
 
 from .kafka_edge import LogEnds, Tail, now_ms, read_all, read_tail
+from .public_charges import PublicCharge, newest_public_charge
 from .recovery import Recovery
 from .settings import Settings
 from .transactions import OutgoingRecord, TransactionalWriter
@@ -35,30 +36,22 @@ log = logging.getLogger(__name__)
 
 # So many links of the chain are checked at each start; `sdp ledger verify` checks all of them.
 _LINKS_CHECKED = 100
-# A release is looked for among this many of the newest ones a cluster.
-_RELEASES_PER_CLUSTER = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Charge:
-    """What the header of a public release says of its charge."""
-
-    cluster: int
-    sequence: int
-    spent_units: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unpublished:
-    """A committed release that must be seen to be public, again if need be.
+    """What has committed and shows at the time that the plan says, not before.
 
     Attributes:
-        window: Its window.
-        data: Its bytes; None for the end of the budget, which shows at the same time.
+        window: The window.
+        data: The release, which must be seen to be public, again if need be; None for a window
+            without one.
+        notice: What the log says of it then; empty for nothing.
     """
 
     window: int
     data: bytes | None
+    notice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +61,15 @@ class OpenedCluster:
     Attributes:
         head: Its state.
         writer: Its fenced producer.
-        unpublished: The newest release, to be published again; None if there is none.
+        newest: The newest record of its ledger.
+        unpublished: The newest release, to be published again, or the end of the budget; None
+            if there is neither.
         lost_records: Updates that the broker deleted before they were read.
     """
 
     head: ClusterHead
     writer: TransactionalWriter
+    newest: LedgerRecord
     unpublished: Unpublished | None
     lost_records: int
 
@@ -140,7 +136,7 @@ class ClusterOpener:
                 self._plan, cluster, tail
             )
         outbox = read_tail(self._config, self._names.outbox, cluster, 1, bytes)
-        released = self._newest_public_charge(cluster)
+        released = newest_public_charge(self._config, self._names, self._plan, cluster)
         if not tail.values:
             tail = self._begin(cluster, writer, outbox, released)
         head = ClusterHead(
@@ -155,14 +151,14 @@ class ClusterOpener:
         newest = decode_record(tail.values[-1], cluster)
         self._check_against_public(cluster, newest, released)
         unpublished = self._unpublished(cluster, newest, outbox, released)
-        return OpenedCluster(head, writer, unpublished, self._skip_deleted(head))
+        return OpenedCluster(head, writer, newest, unpublished, self._skip_deleted(head))
 
     def _begin(
         self,
         cluster: int,
         writer: TransactionalWriter,
         outbox: Tail[bytes],
-        released: _Charge | None,
+        released: PublicCharge | None,
     ) -> Tail[bytes]:
         """Write the first record of a ledger that was never there before."""
         traces = []
@@ -204,24 +200,8 @@ class ClusterOpener:
             newest.participation_digest,
         )
 
-    def _newest_public_charge(self, cluster: int) -> _Charge | None:
-        count = _RELEASES_PER_CLUSTER * self._plan.cluster_count
-        charges = read_tail(self._config, self._names.releases, 0, count, self._charge_of).values
-        ours = [charge for charge in charges if charge is not None and charge.cluster == cluster]
-        return max(ours, key=lambda charge: charge.sequence, default=None)
-
-    def _charge_of(self, value: bytes) -> _Charge | None:
-        """Keep the header of a release of this plan, and nothing of its vector."""
-        try:
-            release = decode_release(value)
-        except MalformedMessageError:
-            return None  # every reader drops it; it is not ours
-        if release.plan_id != self._plan.plan_id:
-            return None
-        return _Charge(release.cluster, release.sequence, release.spent_units)
-
     def _check_against_public(
-        self, cluster: int, newest: LedgerRecord, released: _Charge | None
+        self, cluster: int, newest: LedgerRecord, released: PublicCharge | None
     ) -> None:
         if released is not None and (
             released.sequence > newest.sequence or released.spent_units > newest.spent_units
@@ -234,9 +214,12 @@ class ClusterOpener:
             )
 
     def _unpublished(
-        self, cluster: int, newest: LedgerRecord, outbox: Tail[bytes], released: _Charge | None
+        self, cluster: int, newest: LedgerRecord, outbox: Tail[bytes], released: PublicCharge | None
     ) -> Unpublished | None:
         """Return the release that the newest record paid for, to be published (again)."""
+        if newest.kind is LedgerKind.EXHAUSTED:
+            # The last release was public before this record was written.
+            return Unpublished(newest.window, None)
         if not outbox.values:
             if newest.kind is LedgerKind.RELEASE and (
                 released is None or released.sequence < newest.sequence
@@ -279,9 +262,9 @@ class ClusterOpener:
         end = self._ends.end_offset(self._names.updates, head.cluster)
         if head.position > end:
             raise LedgerError(
-                f"the ledger of cluster {head.cluster} has read {self._names.updates} up to "
-                f"offset {head.position}, but the topic ends at {end}: it was deleted and made "
-                "again. Start a new plan on new topics."
+                f"the ledger of cluster {head.cluster} has read further than "
+                f"{self._names.updates} goes: it was deleted and made again. Start a new plan on "
+                "new topics."
             )
         lost = max(0, begin - head.position)
         if lost:

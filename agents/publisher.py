@@ -101,8 +101,7 @@ class Publisher:
                     partition=cluster,
                 )
             except BufferError:
-                log.warning("cluster %d: no room to write down rejected updates", cluster)
-                break
+                break  # no room; nor is it told, since a log may leave the boundary
         self._producer.poll(0)
 
     def close(self, timeout_s: float) -> None:

@@ -13,7 +13,7 @@ published or be about to publish it.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from schemas import (
@@ -75,7 +75,7 @@ class Recovery:
         records = continuation(plan, cluster, tail.values[-1], candidates, written.is_whole)
         values = [decode_record(data, cluster) for data in records]
         # What is written once more than needed is passed over by its readers.
-        again = ([newest] if is_lost else []) + values
+        again = [newest, *values] if is_lost and _goes_with(written, tail, newest) else values
         self._write_again(
             {
                 self._names.ledger: [(str(cluster).encode(), data) for data in records],
@@ -101,18 +101,37 @@ class Recovery:
             lambda data: data if release_digest(data) in digests else b"",
         )
         sequences = {record.sequence for record in records if record.participation_digest}
-        participation: dict[int, dict[bytes, bytes]] = {sequence: {} for sequence in sequences}
-        if sequences:
-            of_participation = _or_none(lambda data: decode_participation(data).sequence)
-            for data in self._log(
+        participation = self._participation(cluster, sequences) if sequences else {}
+        return _Written({release_digest(data): data for data in releases if data}, participation)
+
+    def _participation(
+        self, cluster: int, sequences: Container[int]
+    ) -> dict[int, dict[bytes, bytes]]:
+        """Return the participation records of these ledger records, by sequence and key."""
+        sequence_of = _or_none(lambda data: decode_participation(data).sequence)
+
+        def keep(data: bytes) -> bytes:
+            return data if sequence_of(data) in sequences else b""
+
+        count = _LOG_RECORDS
+        while True:
+            found: dict[int, dict[bytes, bytes]] = {}
+            tail = read_tail(
+                self._config,
                 self._names.participation,
                 cluster,
-                lambda data: data if of_participation(data) in sequences else b"",
-            ):
-                if data:
-                    record = decode_participation(data)
-                    participation[record.sequence][participation_key(record)] = data
-        return _Written({release_digest(data): data for data in releases if data}, participation)
+                count,
+                keep,
+                only_committed=False,
+            )
+            for data in filter(None, tail.values):
+                record = decode_participation(data)
+                found.setdefault(record.sequence, {})[participation_key(record)] = data
+            # A snapshot has as many parts as there are clients; its delta comes before them.
+            has_deltas = all(any(key[:1] == b"d" for key in keys) for keys in found.values())
+            if (found and has_deltas) or tail.is_complete:
+                return found
+            count *= 4
 
     def _lacks_release(self, cluster: int, newest: LedgerRecord) -> bool:
         """Say whether the outbox ends before the release of ``newest``."""
@@ -191,8 +210,9 @@ class Recovery:
         if not records:
             return
         log.warning(
-            "the broker has lost %s of committed transactions: written again as they were",
-            " and ".join(f"{len(pairs)} of {topic}" for topic, pairs in lost.items() if pairs),
+            "the broker has lost records of committed transactions in %s: written again as they "
+            "were",
+            ", ".join(topic for topic, pairs in lost.items() if pairs),
         )
         self._writer.write(records)
 
@@ -224,6 +244,14 @@ class _Written:
         """Return keys and values of a window's participation: the delta, then any parts."""
         pairs = self.participation.get(sequence, {})
         return sorted(pairs.items(), key=lambda pair: (pair[0][:1], int(pair[0][1:])))
+
+
+def _goes_with(written: _Written, tail: Tail[bytes], newest: LedgerRecord) -> bool:
+    """Say whether what the logs hold is what ``newest`` names, as far as that can be told."""
+    if len(tail.values) < 2:
+        return True
+    before = decode_record(tail.values[-2], newest.cluster)
+    return written.is_whole(before, newest)
 
 
 def _or_none(version: Callable[[bytes], int]) -> _Version:

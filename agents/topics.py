@@ -11,7 +11,13 @@ from stream.privacy.plan import PrivacyPlan
 _TIMEOUT_S = 30.0  # of a request that makes topics, or where the caller has no other opinion
 _ITEMSIZES = {"int8": 1, "int16": 2}
 # Without these, windows could be forged, charges forgotten, or records of any size refused.
-_CHECKED = ("cleanup.policy", "max.message.bytes", "message.timestamp.type", "retention.ms")
+_CHECKED = (
+    "cleanup.policy",
+    "compression.type",
+    "max.message.bytes",
+    "message.timestamp.type",
+    "retention.ms",
+)
 # What librdkafka calls its mock clusters; Kafka's own ids are 22 letters of base64.
 _MOCK_CLUSTER = "mockCluster"
 

@@ -36,8 +36,9 @@ MAX_DETAIL_BYTES: Final = 1024
 MAX_DIMENSION: Final = 2**31 - 1
 MAX_STATE_ROWS: Final = 4
 """The weights and three slots: AMSGrad, the hungriest common optimizer, has three."""
-MAX_DELTA_CLIENTS: Final = 1_000_000
-"""Of one window of a cluster, where each client has a budget of its own."""
+MAX_DELTA_CLIENTS: Final = 4_000_000
+"""Of one window of a cluster, where each client has a budget of its own: four times as many as a
+plan may expect, in a message that Kafka still takes."""
 MAX_SNAPSHOT_CLIENTS: Final = MAX_DELTA_CLIENTS // 2
 """Of one part: each has a key and its spent units, which take the room of two keys."""
 

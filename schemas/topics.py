@@ -30,6 +30,9 @@ _DELETED_ON_TIME: Final = (("segment.ms", str(_HOUR_MS)),)
 # Nor does it compact the open segment, or by default a log of which less than half is new:
 # without these, who took part could be read long after the last restart that needs it, and every
 # restart would have to read it.
+# A client's batch is unpacked by the broker and measured again. Else a few kilobytes of zeros,
+# packed, would pass its limit on size, and no consumer could get past them.
+_SIZE_IS_WHAT_IT_SAYS: Final = ("compression.type", "uncompressed")
 _COMPACTED_ON_TIME: Final = (
     ("max.compaction.lag.ms", str(_HOUR_MS)),
     ("segment.ms", str(_HOUR_MS // 6)),
@@ -98,7 +101,7 @@ def _updates(names: TopicNames, cluster_count: int, max_message_bytes: int) -> T
         readers=(Role.HEAD,),
         private=True,
         max_message_bytes=max_message_bytes,
-        extra=_DELETED_ON_TIME,
+        extra=(*_DELETED_ON_TIME, _SIZE_IS_WHAT_IT_SAYS),
     )
 
 

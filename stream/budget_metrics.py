@@ -78,6 +78,18 @@ class BudgetMetrics:
         cap.set(plan.epsilon)
         delta.set(plan.delta)
 
+    def observe_opened(self, newest: LedgerRecord, now_ms: int) -> None:
+        """A cluster was taken over; what its newest record says shows when it is due."""
+        due_ms = self._plan.window_end_ms(newest.window) + self._plan.release_delay_ms
+        is_due = now_ms >= due_ms
+        self.observe_budget(
+            newest.cluster,
+            newest.spent_units if is_due else max(0, newest.spent_units - newest.charge_units),
+            is_exhausted=is_due and newest.kind is LedgerKind.EXHAUSTED,
+        )
+        if newest.kind in (LedgerKind.RELEASE, LedgerKind.EXHAUSTED):
+            self.hold(newest)
+
     def observe_budget(self, cluster: int, spent_units: int, *, is_exhausted: bool) -> None:
         """A cluster's budget stands so."""
         plan = self._plan

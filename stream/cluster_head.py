@@ -23,7 +23,7 @@ from schemas import (
 
 from .aggregation.intake import BatchOutcome, Record, WindowIntake
 from .budget.client_budgets import ClientBudgets
-from .budget.limits import RateLimit, SlidingLimits
+from .budget.limits import Forecast, RateLimit, SlidingLimits
 from .errors import BudgetExhaustedError, LedgerError
 from .ledger_chain import ledger_after, verify_records
 from .privacy.event import GaussianEvent, Receipt
@@ -100,6 +100,7 @@ class ClusterHead:
             max_open_windows=max_open_windows,
             clip=newest.clip,
             clients=clients,
+            forecast=self._forecast(),
         )
         if newest.kind is LedgerKind.EXHAUSTED:
             self._intake.drain()
@@ -200,7 +201,12 @@ class ClusterHead:
         if not self.is_exhausted:
             self._limits.push(cell.receipt.units if cell.receipt else 0)
             self._clients = cell.clients
-        return self._intake.close_window(self._newest.clip, self._clients)
+        return self._intake.close_window(self._newest.clip, self._clients, self._forecast())
+
+    def _forecast(self) -> Forecast | None:
+        if self._clients is None or not self.plan.sliding_caps:
+            return None
+        return Forecast(self._limits, self.plan.charge_units)
 
     def _released(self, sealing: Sealing, receipt: Receipt) -> SealedCell:
         dtype = _RELEASE_DTYPES[self.plan.release_dtype]

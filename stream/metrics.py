@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from schemas import LedgerKind
+from schemas import LedgerKind, LedgerRecord
 
 from .aggregation.intake import BatchOutcome
 from .aggregation.validation import Reason
@@ -102,15 +102,15 @@ class HeadMetrics:
         self._budget = BudgetMetrics(registries.public, plan)
 
     def observe_opened(
-        self, cluster: int, spent_units: int, is_exhausted: bool, lost_records: int
+        self, cluster: int, newest: LedgerRecord, now_ms: int, lost_records: int
     ) -> None:
-        """A cluster was taken over."""
+        """A cluster was taken over, at the end of whose ledger ``newest`` stands."""
         self._owned.inc()
         self._refused.labels(cluster).set(0)
         self._lost.labels(cluster).inc(lost_records)
         for outcome in (ACCEPTED, *Reason):
             self._updates.labels(cluster, outcome)
-        self._budget.observe_budget(cluster, spent_units, is_exhausted=is_exhausted)
+        self._budget.observe_opened(newest, now_ms)
 
     def observe_refused(self, cluster: int) -> None:
         """A cluster's ledger could not be trusted."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from schemas import ModelSnapshot, Release
 from stream.metrics import ACCEPTED
-from stream.privacy.accounting import epsilon_from_units
 from stream.privacy.plan import PrivacyPlan
 
 from .data import Images
@@ -83,7 +82,7 @@ class DemoState:
             return
         self.digest_by_cell[cell] = digest
         self.release_latency_s.append(self._since_end_s(release.window, received_ms))
-        epsilon = epsilon_from_units(release.spent_units, self.plan.delta)
+        epsilon = self.plan.privacy_filter.epsilon(release.spent_units, self.plan.delta)
         self.epsilon_by_cluster[release.cluster] = epsilon
         spent = self.epsilon_by_window.get(release.window, 0.0)
         self.epsilon_by_window[release.window] = max(spent, epsilon)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from schemas import ClipState, MalformedMessageError, Update, decode_update
 from stream.budget.client_budgets import ClientBudgets, client_key
+from stream.budget.limits import Forecast
 from stream.clip_progress import clip_norm_of, first_unknown_window
 from stream.privacy.plan import PrivacyPlan
 
@@ -68,6 +69,7 @@ class WindowIntake:
         max_open_windows: int,
         clip: ClipState | None = None,
         clients: ClientBudgets | None = None,
+        forecast: Forecast | None = None,
     ) -> None:
         """Begin with ``next_window`` at offset ``position``, nothing counted yet.
 
@@ -79,6 +81,8 @@ class WindowIntake:
             max_open_windows: How many windows are summed at once.
             clip: The state of adaptive clipping before ``next_window``.
             clients: What each client has spent before ``next_window``, where each has a budget.
+            forecast: Which windows from ``next_window`` on are released, where that is needed
+                to know what clients will owe.
 
         Raises:
             ValueError: ``max_open_windows`` is below 2.
@@ -93,6 +97,7 @@ class WindowIntake:
         self._max_open_windows = max_open_windows
         self._clip = clip
         self._clients = clients
+        self._forecast = forecast
         self._open: dict[int, WindowSum] = {}
         # Windows at or past the limit are left for a later pass over the same records.
         self._limit_window = self._first_window_to_leave()
@@ -161,7 +166,10 @@ class WindowIntake:
         self._deferred_offset = None
 
     def close_window(
-        self, clip: ClipState | None = None, clients: ClientBudgets | None = None
+        self,
+        clip: ClipState | None = None,
+        clients: ClientBudgets | None = None,
+        forecast: Forecast | None = None,
     ) -> int | None:
         """Forget the next window and go on to the one after it, with the state before that one.
 
@@ -170,7 +178,7 @@ class WindowIntake:
         """
         self._open.pop(self.next_window, None)
         self.next_window += 1
-        self._clip, self._clients = clip, clients
+        self._clip, self._clients, self._forecast = clip, clients, forecast
         if self._deferred_offset is None:
             self._limit_window = self._first_window_to_leave()
             return None
@@ -197,8 +205,10 @@ class WindowIntake:
         elif window < self.next_window:
             rejection = Rejection(Reason.LATE, f"window {window} is sealed")
         elif window < self._limit_window:
-            self._count(record, window, outcome)
-            return
+            if self._is_released(window):
+                self._count(record, window, outcome)
+                return
+            rejection = Rejection(Reason.THROTTLED, f"window {window} is held back by a limit")
         else:
             if self._deferred_offset is None:
                 self._deferred_offset = record.offset
@@ -240,9 +250,12 @@ class WindowIntake:
         return None
 
     def _can_pay(self, clients: ClientBudgets, key: int, window: int) -> bool:
-        # Windows that are summed but not sealed are as good as paid.
+        # Windows that are summed but not sealed are as good as paid: all of them are released.
         owed = sum(key in total.client_keys for at, total in self._open.items() if at != window)
         return clients.may_pay(key, (owed + 1) * self._plan.charge_units)
+
+    def _is_released(self, window: int) -> bool:
+        return self._forecast is None or self._forecast.admits(window - self.next_window)
 
     def _clip_norm(self, window: int) -> float:
         if self._clip is None:

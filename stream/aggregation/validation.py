@@ -36,6 +36,7 @@ class Reason(StrEnum):
     NOT_STARTED = "not_started"
     EXHAUSTED = "exhausted"
     CLIENT_EXHAUSTED = "client_exhausted"
+    THROTTLED = "throttled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,3 +106,42 @@ class SlidingLimits:
             leaving = self._newest[(self._next - each.windows + 1) % size]
             self._spent[index] += units - leaving
         self._next = (self._next + 1) % size
+
+    def copy(self) -> "SlidingLimits":
+        """Return the same limits after the same charges; what is pushed to one stays there."""
+        twin = SlidingLimits(self._limits, ())
+        twin._newest, twin._next, twin._spent = list(self._newest), self._next, list(self._spent)
+        return twin
+
+
+class Forecast:
+    """Which of the next windows a cluster's limits will admit, where all cost the same.
+
+    Who collects updates for a window must know it beforehand: a window that is held back charges
+    nobody, and whether a client can pay for the one after it must not depend on whether the head
+    has come to seal the first one. It follows from public numbers alone.
+    """
+
+    __slots__ = ("_admitted", "_limits", "_twin", "_units")
+
+    def __init__(self, limits: SlidingLimits, units: int) -> None:
+        """Look ahead from ``limits`` as they are now; valid until a charge is pushed to them.
+
+        Args:
+            limits: The limits, after all windows that are sealed.
+            units: What each window costs, in units of 2^-60 zCDP.
+        """
+        self._limits = limits
+        self._units = units
+        self._twin: SlidingLimits | None = None
+        self._admitted: list[bool] = []
+
+    def admits(self, ahead: int) -> bool:
+        """Say whether the window that comes ``ahead`` windows after the next one is released."""
+        if self._twin is None:
+            self._twin = self._limits.copy()
+        while len(self._admitted) <= ahead:
+            is_admitted = self._twin.refusing(self._units) is None
+            self._twin.push(self._units if is_admitted else 0)
+            self._admitted.append(is_admitted)
+        return self._admitted[ahead]

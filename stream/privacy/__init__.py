@@ -62,9 +62,10 @@ The source of bits being AES-256-CTR, the claim is against computationally bound
    writes it again, byte for byte
    [tests/agents/test_recovery.py::test_what_was_acknowledged_stays_whatever_a_killed_broker_forgets].
 
-**Not claimed.** Nothing for a client behind several identities (k identities: k^2 R), for who can
-read the private topics or the heads' memory, for the operator's metrics, for the time at which a
-client sends. Quantization, rotation, sparsification, sampling of clients and shuffling contribute
+**Not claimed.** Nothing for a client behind several identities (k identities: k^2 R), for one whose
+identity another one was chosen to collide with (`stream.budget.client_budgets.client_key`), for who
+can read the private topics or the heads' memory, for the operator's metrics, for the time at which
+a client sends. Quantization, rotation, sparsification, sampling of clients and shuffling contribute
 nothing to the claim.
 
 References:

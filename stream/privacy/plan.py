@@ -31,6 +31,7 @@ _RELEASE_HEADROOM = 64
 # What a client's own budget may count up to: its spent units are kept in 64 bits.
 _LARGEST_CLIENT_CAP = 2**63 - 1
 _MOST_CLUSTERS_THAT_ADAPT = 1000
+_CAP_BITS = 36
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _LEFT_OUT_BY_DEFAULT = (
     "assignment_key",
@@ -151,7 +152,10 @@ class PrivacyPlan(PlanFields):
             f"here epsilon {self.privacy_filter.epsilon(_LARGEST_CLIENT_CAP, self.delta):.15g}: "
             "lower it to that",
         )
-        return cap
+        # Another machine's float arithmetic may differ in the last digits of an exact cap. All
+        # must find the same one, and what is cut off is far below a billionth of the budget.
+        unused_bits = max(0, cap.bit_length() - _CAP_BITS)
+        return cap >> unused_bits << unused_bits
 
     @cached_property
     def schedule(self) -> Schedule:

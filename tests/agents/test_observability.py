@@ -10,6 +10,7 @@ from prometheus_client import Counter, Gauge
 
 from agents import observability
 from agents.observability import Endpoints, Health
+from stream.ledger_chain import genesis
 from stream.metrics import HeadMetrics, Registries
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
 
@@ -76,7 +77,8 @@ def test_the_operator_sees_both_registries_and_the_public_only_its_own(process):
 
 
 def test_nothing_that_a_head_counts_is_on_the_public_port(process):
-    HeadMetrics(process.registries, PLAN).observe_opened(0, 0, False, 3)
+    newest = genesis(PLAN, 0, 0, 0, 0)
+    HeadMetrics(process.registries, PLAN).observe_opened(0, newest, 0, 3)
     inside, outside = process.get("/metrics")[1], process.get("/metrics", public=True)[1]
     assert 'sdp_updates_total{cluster="0",outcome="accepted"} 0.0' in inside
     assert "sdp_updates" not in outside

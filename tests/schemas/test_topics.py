@@ -61,7 +61,7 @@ def test_who_may_do_what_does_not_change():
 def test_the_configuration_of_updates_does_not_change():
     assert BY_NAME["sdp.updates"].config() == {
         "cleanup.policy": "delete",
-        "compression.type": "producer",
+        "compression.type": "uncompressed",
         "max.message.bytes": "1048588",
         "message.timestamp.type": "LogAppendTime",
         "retention.bytes": "-1",
@@ -126,7 +126,7 @@ def test_participation_is_one_more_topic_for_plans_that_need_it():
         writers=(Role.HEAD,),
         readers=(Role.HEAD, Role.AUDITOR),
         private=True,
-        max_message_bytes=8_000_000 + 65_536 + 4096,
+        max_message_bytes=32_000_000 + 65_536 + 4096,
         extra=(("max.compaction.lag.ms", "3600000"), ("segment.ms", "600000")),
     )
 
@@ -136,7 +136,7 @@ def test_participation_is_kept_for_ever_and_compacted_within_the_hour():
         "cleanup.policy": "compact",
         "compression.type": "producer",
         "max.compaction.lag.ms": "3600000",
-        "max.message.bytes": "8069632",
+        "max.message.bytes": "32069632",
         "message.timestamp.type": "CreateTime",
         "retention.bytes": "-1",
         "retention.ms": "-1",

@@ -336,7 +336,7 @@ def test_a_client_that_goes_on_beyond_its_budget_is_detected(monkeypatch):
     found = run(18, FEW, CLIENTS)
     assert not found.passed
     # The charge that would take it past the cap is refused in the end, and the head with it.
-    assert any("past their cap" in fault for fault in found.faults)
+    assert any("past its cap" in fault for fault in found.faults)
 
 
 def test_a_client_that_pays_nothing_is_detected(monkeypatch):

@@ -255,7 +255,7 @@ def test_a_head_that_forgets_open_windows_charges_nobody_past_the_cap(monkeypatc
     assert cluster.offer(0) == 1
     assert cluster.offer(0, windows_ahead=1) == 1
     cluster.seal()
-    with pytest.raises(LedgerError, match="would take 1 clients past their cap"):
+    with pytest.raises(LedgerError, match="would take a client past its cap"):
         cluster.seal()
     assert cluster.spent(0) == ALLOWED * PLAN.charge_units
 
@@ -402,9 +402,37 @@ def test_a_throttled_window_charges_nobody():
     kinds = [cluster.seal(0).kind for _ in range(8)]
     assert kinds.count(LedgerKind.THROTTLED) == 4
     assert cluster.spent(0) == 4 * THROTTLED.charge_units
-    assert cluster.told == []
+    assert cluster.told == ["throttled"] * 4
     newest = verify_records(THROTTLED, 0, cluster.ledger, is_complete=True)
     assert newest.spent_units == 4 * THROTTLED.charge_units
+
+
+def counted(plan, reads_ahead):
+    """Who counts, window by window, if the head reads so far ahead of what it seals."""
+    cluster = Cluster(plan)
+    for early in range(reads_ahead):
+        cluster.offer(0, windows_ahead=early)
+    for _ in range(16):
+        cluster.offer(0, windows_ahead=reads_ahead)
+        cluster.seal()
+    return [members(cell) for cell in cluster.cells]
+
+
+# A client can pay for seven windows, and the limit lets every third one pass without a charge.
+TIGHT = replace(PLAN, horizon_windows=7, hour_epsilon=4.5, window_length_ms=1_800_000)
+
+
+@pytest.mark.parametrize("reads_ahead", [1, 2])
+def test_who_counts_does_not_depend_on_how_far_the_head_has_read(reads_ahead):
+    expected = counted(TIGHT, 0)
+    assert sum(map(len, expected)) == 7
+    assert expected[:6] == [[0], [0], [], [0], [0], []]
+    assert counted(TIGHT, reads_ahead) == expected
+
+
+def test_a_head_that_owes_for_windows_that_will_be_held_back_is_noticed(monkeypatch):
+    monkeypatch.setattr(ClusterHead, "_forecast", lambda _: None)
+    assert counted(TIGHT, 2) != counted(TIGHT, 0)
 
 
 def test_a_record_that_names_nobody_where_it_must_is_not_trusted(monkeypatch):

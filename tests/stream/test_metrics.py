@@ -81,6 +81,18 @@ def sealed(windows: int, plan: PrivacyPlan = PLAN) -> list[SealedCell]:
     return cells
 
 
+def open_cluster(
+    head: HeadMetrics, cluster: int, spent: int, *, is_exhausted: bool = False, lost: int = 0
+) -> None:
+    """Take over a cluster that has spent ``spent`` units, long after its last window."""
+    record = dataclasses.replace(
+        genesis(PLAN, cluster, 0, 0, 0),
+        spent_units=spent,
+        kind=LedgerKind.EXHAUSTED if is_exhausted else LedgerKind.GENESIS,
+    )
+    head.observe_opened(cluster, record, 10**9, lost)
+
+
 def batch(accepted: int, *reasons: Reason) -> BatchOutcome:
     rejected = [RejectedUpdate(0, 0, "alice", Rejection(reason, "why")) for reason in reasons]
     return BatchOutcome(accepted, rejected)
@@ -94,7 +106,7 @@ def families(*registries: CollectorRegistry) -> Iterator[Metric]:
 def seen_by_all() -> tuple[Registries, CollectorRegistry]:
     """Registries in which everything has been observed once."""
     registries, head = make_metrics()
-    head.observe_opened(0, 0, False, 3)
+    open_cluster(head, 0, 0, lost=3)
     head.observe_refused(1)
     head.observe_batch(0, batch(5, *Reason))
     head.observe_lag(0, 7)
@@ -160,7 +172,7 @@ def test_a_head_and_a_global_agent_may_share_a_process():
 
 def test_the_public_registry_of_a_head_holds_what_the_plan_and_the_releases_say_and_no_more():
     registries, head = make_metrics()
-    head.observe_opened(0, 0, False, 0)
+    open_cluster(head, 0, 0)
     for cell in sealed(3):
         head.observe_sealed(cell, 12_000)
         head.observe_published(cell.window, 12_500)
@@ -175,7 +187,7 @@ def test_nothing_that_a_head_counts_shows_in_the_public_registry():
     worlds = []
     for busy in (False, True):
         registries, head = make_metrics()
-        head.observe_opened(0, 0, False, 99 if busy else 0)
+        open_cluster(head, 0, 0, lost=99 if busy else 0)
         for cell in sealed(4):
             if busy:
                 head.observe_batch(0, batch(5, *Reason))
@@ -190,7 +202,7 @@ def test_nothing_that_a_head_counts_shows_in_the_public_registry():
 def test_a_commit_shows_in_the_public_registry_only_when_its_release_is_public():
     # When a window commits depends on how many updates there were; when it is public does not.
     registries, head = make_metrics()
-    head.observe_opened(0, 0, False, 0)
+    open_cluster(head, 0, 0)
     cell, *_ = sealed(1)
     before = public_text(registries)
     head.observe_sealed(cell, 11_100)
@@ -203,7 +215,7 @@ def test_a_commit_shows_in_the_public_registry_only_when_its_release_is_public()
 
 def test_a_release_that_is_published_again_is_not_counted_again():
     registries, head = make_metrics()
-    head.observe_opened(0, 0, False, 0)
+    open_cluster(head, 0, 0)
     cell, *_ = sealed(1)
     head.observe_sealed(cell, 11_100)
     head.observe_published(0, 11_300)
@@ -227,7 +239,7 @@ def test_every_outcome_is_counted_under_its_reason():
 
 def test_an_outcome_that_never_happened_is_a_zero_from_the_start():
     registries, head = make_metrics()
-    head.observe_opened(1, 0, False, 4)
+    open_cluster(head, 1, 0, lost=4)
     for outcome in (ACCEPTED, *Reason):
         labels = {"cluster": "1", "outcome": str(outcome)}
         assert registries.operator.get_sample_value("sdp_updates_total", labels) == 0
@@ -236,7 +248,7 @@ def test_an_outcome_that_never_happened_is_a_zero_from_the_start():
 
 def test_epsilon_goes_from_nothing_to_the_cap():
     registries, head = make_metrics()
-    head.observe_opened(0, 0, False, 0)
+    open_cluster(head, 0, 0)
 
     def gauge(name: str) -> float:
         return value(registries.public, name, cluster="0")
@@ -262,9 +274,27 @@ def test_epsilon_goes_from_nothing_to_the_cap():
     assert value(registries.public, "sdp_budget_epsilon") == 8.0
 
 
+def test_what_a_dead_head_committed_shows_when_it_is_due_and_not_at_the_takeover():
+    registries, head = make_metrics()
+    first, last = sealed(3)[0].record, sealed(3)[2].record
+    head.observe_opened(0, first, PLAN.window_end_ms(0) + PLAN.release_delay_ms - 1, 0)
+    assert value(registries.public, "sdp_budget_epsilon_spent", cluster="0") == 0
+    assert value(registries.public, "sdp_last_released_window", cluster="0") is None
+    head.observe_published(0, 0)
+    assert value(registries.public, "sdp_budget_epsilon_spent", cluster="0") > 0
+    assert value(registries.public, "sdp_last_released_window", cluster="0") == 0
+
+    head.observe_opened(0, last, PLAN.window_end_ms(2) + PLAN.release_delay_ms - 1, 0)
+    assert value(registries.public, "sdp_budget_exhausted", cluster="0") == 0
+    head.observe_published(2, 0)
+    assert value(registries.public, "sdp_budget_exhausted", cluster="0") == 1
+    head.observe_opened(0, last, PLAN.window_end_ms(2) + PLAN.release_delay_ms, 0)
+    assert value(registries.public, "sdp_budget_exhausted", cluster="0") == 1
+
+
 def test_a_cluster_that_was_exhausted_before_the_start_says_so():
     registries, head = make_metrics()
-    head.observe_opened(0, PLAN.cap_units, True, 0)
+    open_cluster(head, 0, PLAN.cap_units, is_exhausted=True, lost=0)
     assert value(registries.public, "sdp_budget_exhausted", cluster="0") == 1
 
 
@@ -285,7 +315,7 @@ def test_windows_are_counted_by_how_they_ended_and_lags_from_their_end():
 def test_a_window_that_a_limit_refused_is_counted_as_throttled_and_spends_nothing():
     plan = dataclasses.replace(PLAN, window_length_ms=1_800_000, hour_epsilon=5.9)
     registries, head = make_metrics(plan)
-    head.observe_opened(0, 0, False, 0)
+    open_cluster(head, 0, 0)
     first, second = sealed(2, plan)
     assert second.kind is LedgerKind.THROTTLED
     head.observe_sealed(first, 0)
@@ -300,7 +330,7 @@ def test_a_window_that_a_limit_refused_is_counted_as_throttled_and_spends_nothin
 def test_clients_at_their_cap_are_counted_for_the_operator_alone():
     plan = dataclasses.replace(PLAN, scope="client")
     registries, head = make_metrics(plan)
-    head.observe_opened(0, 0, False, 0)
+    open_cluster(head, 0, 0)
     cell, *_ = sealed(1, plan)
     keys = np.arange(3, dtype=np.uint64)
     clients = ClientBudgets.from_snapshot(
@@ -315,7 +345,7 @@ def test_clients_at_their_cap_are_counted_for_the_operator_alone():
 
 def test_a_cluster_that_is_let_go_takes_its_gauges_with_it():
     registries, head = make_metrics()
-    head.observe_opened(0, 0, False, 0)
+    open_cluster(head, 0, 0)
     head.observe_lag(0, 5)
     for cell in sealed(2):
         head.observe_sealed(cell, 12_000)
@@ -332,7 +362,7 @@ def test_a_cluster_that_is_let_go_takes_its_gauges_with_it():
 
 def test_a_cluster_whose_gauges_were_never_set_can_be_let_go():
     registries, head = make_metrics()
-    head.observe_opened(0, 0, False, 0)
+    open_cluster(head, 0, 0)
     head.observe_closed(0)
     head.observe_closed(1)
     assert value(registries.operator, "sdp_clusters_owned") == -1
@@ -342,7 +372,7 @@ def test_a_refused_cluster_shows_until_it_is_opened():
     registries, head = make_metrics()
     head.observe_refused(0)
     assert value(registries.operator, "sdp_cluster_refused", cluster="0") == 1
-    head.observe_opened(0, 0, False, 0)
+    open_cluster(head, 0, 0)
     assert value(registries.operator, "sdp_cluster_refused", cluster="0") == 0
 
 

@@ -210,7 +210,7 @@ def test_the_digest_goes_on_from_that_of_the_record_before():
 def test_nobody_is_charged_where_somebody_cannot_pay():
     budgets = ClientBudgets(PER_CLIENT.cap_units)
     budgets.charge(np.array([3], np.uint64), PER_CLIENT.cap_units)
-    with pytest.raises(LedgerError, match="past their cap"):
+    with pytest.raises(LedgerError, match="past its cap"):
         sealing_of(PER_CLIENT).participation(budgets, np.array([3, 8], np.uint64), 1)
     assert budgets.spent(8) == 0
 

@@ -410,6 +410,7 @@ def test_the_reason_labels_are_pinned():
         "malformed",
         "norm_too_large",
         "not_started",
+        "throttled",
         "unknown_cluster",
         "wrong_dimension",
         "wrong_dtype",

@@ -78,6 +78,7 @@ def test_a_bad_update_is_refused_for_one_reason(made, why):
 def test_every_reason_of_an_updates_content_has_a_case_above():
     # The others are about bytes, time and the cluster's state: tests of the intake.
     elsewhere = {"malformed", "duplicate", "late", "not_started", "exhausted", "client_exhausted"}
+    elsewhere |= {"throttled"}
     above = {"wrong_plan", "wrong_dtype", "wrong_dimension", "unknown_cluster"}
     above |= {"foreign_cluster", "future_model", "wrong_scale"}
     above |= {"forbidden_value", "norm_too_large"}

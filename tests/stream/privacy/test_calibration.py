@@ -107,7 +107,8 @@ def test_a_plan_of_the_same_budget_has_the_same_noise(windows):
     )
     found = solve_noise_multiplier(epsilon=4.0, delta=1e-6, windows=windows)
     assert found.noise_multiplier == pytest.approx(plan.noise_multiplier, rel=1e-8)
-    assert found.cap_units == plan.cap_units
+    # A plan cuts the last digits off, which machines could disagree about.
+    assert 0 <= found.cap_units - plan.cap_units < 3e-11 * plan.cap_units
     assert found.spent_epsilon <= plan.epsilon
 
 

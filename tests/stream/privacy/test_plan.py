@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stream.budget import Ledger
 from stream.errors import BudgetExhaustedError, PlanError
+from stream.privacy import accounting
 from stream.privacy.accounting import UNITS_PER_RHO, epsilon_from_units, zcdp_epsilon
 from stream.privacy.adaptive_clipping import ClippingSpec
 from stream.privacy.calibration import PrivacyFilter
@@ -669,3 +670,25 @@ def test_the_clip_bits_are_part_of_the_sensitivity_and_of_the_release():
 def test_a_heavy_clip_bit_widens_the_release():
     clipping = replace(CLIPPING, bit_weight=2**30)
     assert replace(PLAN, clipping=clipping).release_dtype == "int64"
+
+
+@pytest.mark.parametrize("direction", [-math.inf, math.inf])
+@pytest.mark.parametrize("noise", ["rounded_gaussian", "discrete_gaussian"])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (1.0, 1e-5), (4.0, 1e-6), (8.0, 1e-5)])
+def test_machines_whose_last_digits_differ_find_the_same_cap(
+    epsilon, delta, noise, direction, monkeypatch
+):
+    change = {"epsilon": epsilon, "delta": delta, "noise": noise}
+    cap = replace(PLAN, **change).cap_units
+    exact = replace(PLAN, **change).privacy_filter.cap_units(epsilon, delta)
+    assert 0 <= exact - cap < 3e-11 * cap
+    for name in ("erfcx", "ndtr"):
+        original = getattr(accounting, name)
+        monkeypatch.setattr(
+            accounting,
+            name,
+            lambda x, original=original: math.nextafter(float(original(x)), direction),
+        )
+    original_log = math.log
+    monkeypatch.setattr(math, "log", lambda *x: math.nextafter(original_log(*x), direction))
+    assert replace(PLAN, **change).cap_units == cap
