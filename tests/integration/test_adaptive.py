@@ -12,7 +12,7 @@ from stream.privacy.schedule_spec import ScheduleSpec
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-CLIENTS = 12
+CLIENTS = 240
 
 
 class Fleet(threading.Thread):
@@ -43,6 +43,9 @@ class Fleet(threading.Thread):
 
 
 def test_the_clip_norm_comes_to_the_clients_norm_through_kafka(deploy):
+    """With real noise. Of 120 clients a cluster all are within 8, which the release tells to 5 %:
+    the norm falls by exp(-1) an epoch, and would have to miss 4 in each of 19 epochs by three
+    standard deviations or more, which has a probability far below 1e-9."""
     deployment = deploy(
         cluster_count=2,
         horizon_windows=60,
