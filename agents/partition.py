@@ -217,9 +217,9 @@ class ClusterOpener:
         self, cluster: int, newest: LedgerRecord, outbox: Tail[bytes], released: PublicCharge | None
     ) -> Unpublished | None:
         """Return the release that the newest record paid for, to be published (again)."""
-        if newest.kind is LedgerKind.EXHAUSTED:
-            # The last release was public before this record was written.
-            return Unpublished(newest.window, None)
+        # The last release was public before the record that closes the ledger was written.
+        is_over = newest.kind is LedgerKind.EXHAUSTED
+        end = Unpublished(newest.window, None) if is_over else None
         if not outbox.values:
             if newest.kind is LedgerKind.RELEASE and (
                 released is None or released.sequence < newest.sequence
@@ -231,7 +231,7 @@ class ClusterOpener:
                     cluster,
                     newest.window,
                 )
-            return None
+            return end
         data = outbox.values[-1]
         try:
             release = decode_release(data)
@@ -255,7 +255,7 @@ class ClusterOpener:
                 f"{newest.sequence} of the ledger paid for. Nothing is published; find who wrote "
                 f"to {self._names.outbox}."
             )
-        return Unpublished(release.window, data)
+        return end or Unpublished(release.window, data)
 
     def _skip_deleted(self, head: ClusterHead) -> int:
         begin = self._ends.begin_offset(self._names.updates, head.cluster)

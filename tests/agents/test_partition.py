@@ -7,7 +7,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agents.topics import topics_of
-from schemas import decode_ledger_record, encode_ledger_record
+from schemas import LedgerKind, decode_ledger_record, encode_ledger_record
 
 pytestmark = pytest.mark.integration
 
@@ -101,6 +101,27 @@ def test_another_plan_on_the_same_topics_is_refused(stopped):
 def test_an_outbox_that_was_written_to_by_another_is_refused(stopped):
     produce(stopped, stopped.names.outbox, b"foreign")
     assert "foreign bytes" in refusal(stopped)
+
+
+def test_an_outbox_is_looked_at_although_the_budget_is_spent(deploy):
+    deployment = deploy(
+        cluster_count=1,
+        window_length_ms=300,
+        grace_ms=50,
+        release_delay_ms=100,
+        horizon_windows=2,
+    )
+    head = deployment.start_head()
+    deployment.wait_until_owned()
+
+    def is_closed():
+        newest = deployment.read(deployment.names.ledger)[-1].value()
+        return decode_ledger_record(newest).kind is LedgerKind.EXHAUSTED
+
+    deployment.eventually("the budget is spent", is_closed)
+    assert head.stop() == 0
+    produce(deployment, deployment.names.outbox, b"foreign")
+    assert "foreign bytes" in refusal(deployment)
 
 
 def test_an_outbox_that_is_gone_is_no_reason_to_stop_or_to_draw_again(stopped):
