@@ -238,8 +238,7 @@ class HeadService(Service):
 
     async def _publish(self, cluster: int, shard: _Shard, unpublished: Unpublished) -> bool:
         """Step 4: publish what has committed, at the time that the plan says."""
-        due_ms = self._plan.window_end_ms(unpublished.window) + self._plan.release_delay_ms
-        if now_ms() < due_ms:
+        if now_ms() < self._plan.release_due_ms(unpublished.window):
             return False
         with _stage(self._metrics, "publish"):
             is_public = unpublished.data is None or await self._blocking(

@@ -245,6 +245,7 @@ def _lasts_s(plan: PrivacyPlan) -> float | None:
 
 
 def _topics(plan: PrivacyPlan) -> list[str]:
+    # Not topics_of: a plan whose topics cannot be made is reported all the same.
     names = TopicNames(plan.topic_prefix)
     listed = [
         names.updates,

@@ -80,8 +80,7 @@ class BudgetMetrics:
 
     def observe_opened(self, newest: LedgerRecord, now_ms: int) -> None:
         """A cluster was taken over; what its newest record says shows when it is due."""
-        due_ms = self._plan.window_end_ms(newest.window) + self._plan.release_delay_ms
-        is_due = now_ms >= due_ms
+        is_due = now_ms >= self._plan.release_due_ms(newest.window)
         self.observe_budget(
             newest.cluster,
             newest.spent_units if is_due else max(0, newest.spent_units - newest.charge_units),

@@ -226,5 +226,4 @@ class WaitingReleases:
         return min(self._heard_through) >= window
 
     def _deadline_ms(self, window: int) -> int:
-        due_ms = self._plan.window_end_ms(window) + self._plan.release_delay_ms
-        return due_ms + self._merge_deadline_ms
+        return self._plan.release_due_ms(window) + self._merge_deadline_ms

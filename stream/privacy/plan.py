@@ -278,6 +278,10 @@ class PrivacyPlan(PlanFields):
         )
         return cap
 
+    def release_due_ms(self, window: int) -> int:
+        """Return when what came of ``window`` is published, in epoch milliseconds."""
+        return self.window_end_ms(window) + self.release_delay_ms
+
     @cached_property
     def _cluster_by_prefix(self) -> dict[str, int]:
         return {prefix: cluster for cluster, prefix in enumerate(self.prefixes)}

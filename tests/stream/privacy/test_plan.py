@@ -692,3 +692,8 @@ def test_machines_whose_last_digits_differ_find_the_same_cap(
     original_log = math.log
     monkeypatch.setattr(math, "log", lambda *x: math.nextafter(original_log(*x), direction))
     assert replace(PLAN, **change).cap_units == cap
+
+
+def test_a_release_is_due_the_plans_delay_after_its_windows_end():
+    assert PLAN.release_due_ms(3) == PLAN.start_ms + 4 * PLAN.window_length_ms + 300
+    assert PLAN.release_delay_ms == 300
