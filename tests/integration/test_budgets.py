@@ -70,7 +70,9 @@ def test_a_client_pays_for_what_used_its_update_and_releases_outlive_its_budget(
     deployment.wait_until_owned(head)
     before = len(deployment.releases())
     spend("b", lambda: len(deployment.releases()) >= before + allowed + 2)
-    assert used("b") == allowed, "a client took part more often than its budget allows"
+    # The last update may not have been judged yet; one that was counted would never be refused.
+    deployment.eventually("b took part as often as its budget allows", lambda: used("b") == allowed)
+    assert sum(counts(deployment).values()) == used("a") + used("b")
     assert not is_refused("a")
 
     assert head.stop() == 0
