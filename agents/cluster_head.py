@@ -30,6 +30,7 @@ from .kafka_edge import LogEnds, now_ms
 from .observability import Health
 from .ownership import FINISH_S, Owned, finish, take_over
 from .partition import ClusterOpener, OpenedCluster, Unpublished, group_of
+from .protocol_steps import Step, Watcher, nobody
 from .publisher import Publisher
 from .record_batch import RecordBatch
 from .transactions import OutgoingRecord, OwnershipLostError, TransactionFailedError
@@ -67,6 +68,7 @@ class HeadService(Service):
         feed_options: Mapping[str, object],
         metrics: HeadMetrics,
         health: Health,
+        watch: Watcher = nobody,
     ) -> None:
         """Set up; nothing is asked of Kafka before the service starts."""
         super().__init__()
@@ -79,6 +81,7 @@ class HeadService(Service):
         self._ends = ends
         self._metrics = metrics
         self._health = health
+        self._watch = watch
         self._shards: dict[int, _Shard] = {}
         self._refused: dict[int, str] = {}
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="head")
@@ -208,7 +211,7 @@ class HeadService(Service):
     async def _release(self, cluster: int, shard: _Shard) -> None:
         """Steps 1 to 3 of sealing a window: charge, sum and noise, one transaction."""
         with _stage(self._metrics, "seal"):
-            cell = await self._blocking(shard.head.seal, now_ms())
+            cell = await self._blocking(self._seal, shard)
         with _stage(self._metrics, "transaction"):
             await self._blocking(self._write, shard, cell)
         spent_before = shard.head.spent_units
@@ -219,6 +222,10 @@ class HeadService(Service):
             notice = budget_notice(self._plan, cell, spent_before, shard.head.spent_units)
             shard.unpublished = Unpublished(cell.window, cell.release, notice)
         self._metrics.observe_sealed(cell, now_ms())
+
+    def _seal(self, shard: _Shard) -> SealedCell:
+        self._watch(Step.CHARGE)
+        return shard.head.seal(now_ms())
 
     def _write(self, shard: _Shard, cell: SealedCell) -> None:
         key = str(cell.cluster).encode()
@@ -242,13 +249,19 @@ class HeadService(Service):
             return False
         with _stage(self._metrics, "publish"):
             is_public = unpublished.data is None or await self._blocking(
-                self._publisher.publish, cluster, unpublished.data
+                self._show, cluster, unpublished.data
             )
         if is_public:
             shard.unpublished = None
             if unpublished.notice:
                 log.warning("cluster %d: %s", cluster, unpublished.notice)
             self._metrics.observe_published(unpublished.window, now_ms())
+        return is_public
+
+    def _show(self, cluster: int, release: bytes) -> bool:
+        self._watch(Step.PUBLISH)
+        is_public = self._publisher.publish(cluster, release)
+        self._watch(Step.PUBLISHED)
         return is_public
 
     def _drop(self, cluster: int, shard: _Shard) -> None:

@@ -30,6 +30,7 @@ from .kafka_edge import LogEnds, now_ms
 from .model_opener import ModelOpener, outgoing
 from .observability import Health
 from .ownership import Owned, finish, take_over
+from .protocol_steps import Step, Watcher, nobody
 from .record_batch import RecordBatch
 from .transactions import OwnershipLostError, TransactionalWriter, TransactionFailedError
 
@@ -66,6 +67,7 @@ class GlobalService(Service):
         feed_options: Mapping[str, object],
         metrics: GlobalMetrics,
         health: Health,
+        watch: Watcher = nobody,
     ) -> None:
         """Set up; nothing is asked of Kafka before the service starts."""
         super().__init__()
@@ -77,6 +79,7 @@ class GlobalService(Service):
         self._ends = ends
         self._metrics = metrics
         self._health = health
+        self._watch = watch
         self._owned: _OwnedModel | None = None
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="global")
         self._feed = PartitionFeed(
@@ -183,6 +186,7 @@ class GlobalService(Service):
             self._observe(stepped)
 
     def _make_step(self, owned: _OwnedModel) -> Stepped:
+        self._watch(Step.MERGE)
         stepped = owned.model.step(now_ms())
         resume = TopicPartition(self._names.releases, 0, stepped.state.next_offset)
         owned.writer.write(outgoing(self._names, stepped), resume, owned.metadata)

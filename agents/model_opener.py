@@ -18,6 +18,7 @@ from stream.global_model import GlobalModel, Stepped
 from stream.privacy.plan import PrivacyPlan
 
 from .kafka_edge import LogEnds, now_ms, read_tail
+from .protocol_steps import Step, Watcher, nobody
 from .recovery import Recovery
 from .settings import Settings
 from .transactions import OutgoingRecord, TransactionalWriter
@@ -39,12 +40,14 @@ class ModelOpener:
         max_message_bytes: int,
         *,
         unsafe_mock_broker: bool = False,
+        watch: Watcher = nobody,
     ) -> None:
         """Set up; the broker is first asked by `open`.
 
         ``unsafe_mock_broker``: librdkafka's mock shows aborted records, so none are made there.
         """
         self._settles = not unsafe_mock_broker
+        self._watch = watch
         self._settings = settings
         self._plan = plan
         self._config = config
@@ -67,11 +70,14 @@ class ModelOpener:
             transaction_timeout_ms=self._settings.transaction_timeout_ms,
             request_timeout_s=self._settings.request_timeout_s,
             max_message_bytes=self._max_message_bytes,
+            watch=self._watch,
         )
         own = (self._names.model, self._names.model_state)
         writer.fence([(topic, 0) for topic in own] if self._settles else ())
         if self._settles:
+            self._watch(Step.RESTORE)
             Recovery(self._config, self._names, writer).restore_model()
+        self._watch(Step.READ_STATE)
         deadline_ms = self._settings.merge_deadline_ms
         states = read_tail(self._config, self._names.model_state, 0, 1, bytes).values
         if states:
@@ -83,15 +89,18 @@ class ModelOpener:
                     "its writer, and delete that record"
                 ) from error
             self._check_releases(state.next_offset)
+            self._watch(Step.CONSUME)
             return GlobalModel.restore(self._plan, state, merge_deadline_ms=deadline_ms), writer
         if read_tail(self._config, self._names.model, 0, 1, bytes).values:
             raise LedgerError(
                 f"{self._names.model} holds models, but {self._names.model_state} is empty: "
                 "restore it from a backup, or start a new plan on new topics"
             )
+        self._watch(Step.GENESIS)
         model = GlobalModel.start(self._plan, self._initial_weights, merge_deadline_ms=deadline_ms)
         writer.write(outgoing(self._names, model.initial(now_ms())))
         log.info("the model begins with version 0")
+        self._watch(Step.CONSUME)
         return model, writer
 
     def _check_releases(self, position: int) -> None:

@@ -27,6 +27,7 @@ from stream.privacy.noise import NoiseSource
 from stream.privacy.plan import PrivacyPlan
 
 from .kafka_edge import LogEnds, Tail, now_ms, read_all, read_tail
+from .protocol_steps import Step, Watcher, nobody
 from .public_charges import PublicCharge, newest_public_charge
 from .recovery import Recovery
 from .settings import Settings
@@ -91,12 +92,14 @@ class ClusterOpener:
         max_message_bytes: int,
         *,
         unsafe_mock_broker: bool = False,
+        watch: Watcher = nobody,
     ) -> None:
         """Set up; the broker is first asked by `open`.
 
         ``unsafe_mock_broker``: librdkafka's mock shows aborted records, so none are made there.
         """
         self._settles = not unsafe_mock_broker
+        self._watch = watch
         self._settings = settings
         self._plan = plan
         self._config = config
@@ -121,8 +124,10 @@ class ClusterOpener:
             transaction_timeout_ms=self._settings.transaction_timeout_ms,
             request_timeout_s=self._settings.request_timeout_s,
             max_message_bytes=self._max_message_bytes,
+            watch=self._watch,
         )
         writer.fence([(topic, cluster) for topic in self._own] if self._settles else ())
+        self._watch(Step.READ_STATE)
         count = max(_LINKS_CHECKED, records_needed(self._plan))
         tail = read_tail(self._config, self._names.ledger, cluster, count, bytes)
         if tail.begin > 0:
@@ -132,12 +137,14 @@ class ClusterOpener:
                 "or start a new plan on new topics."
             )
         if tail.values and self._settles:
+            self._watch(Step.RESTORE)
             tail = Recovery(self._config, self._names, writer).restore_cluster(
                 self._plan, cluster, tail
             )
         outbox = read_tail(self._config, self._names.outbox, cluster, 1, bytes)
         released = newest_public_charge(self._config, self._names, self._plan, cluster)
         if not tail.values:
+            self._watch(Step.GENESIS)
             tail = self._begin(cluster, writer, outbox, released)
         head = ClusterHead(
             self._plan,
@@ -151,6 +158,7 @@ class ClusterOpener:
         newest = decode_record(tail.values[-1], cluster)
         self._check_against_public(cluster, newest, released)
         unpublished = self._unpublished(cluster, newest, outbox, released)
+        self._watch(Step.CONSUME)
         return OpenedCluster(head, writer, newest, unpublished, self._skip_deleted(head))
 
     def _begin(

@@ -14,6 +14,8 @@ from typing import NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from .protocol_steps import Step, Watcher, nobody
+
 # The broker's ways of saying that another worker owns the partition now.
 _LOST_OWNERSHIP = frozenset(
     {
@@ -70,8 +72,10 @@ class TransactionalWriter:
         transaction_timeout_ms: int,
         request_timeout_s: float,
         max_message_bytes: int,
+        watch: Watcher = nobody,
     ) -> None:
         """Make the producer; the broker is first asked by `fence`."""
+        self._watch = watch
         self._transactional_id = transactional_id
         self._timeout_s = request_timeout_s
         self._producer = Producer(
@@ -100,9 +104,11 @@ class TransactionalWriter:
             FencedError: another producer took the identity at the same time.
             KafkaException: the broker is away or refuses; a new writer may try again.
         """
+        self._watch(Step.FENCE)
         try:
             self._bounded(lambda: self._producer.init_transactions(self._timeout_s))
             if settle:
+                self._watch(Step.SETTLE)
                 self._settle(settle)
         except KafkaException as exception:
             self._refuse_fenced("fence", exception)
@@ -151,21 +157,26 @@ class TransactionalWriter:
         """
         producer = self._producer
         step = "begin"
+        self._watch(Step.BEGIN_TRANSACTION)
         try:
             producer.begin_transaction()
+            self._watch(Step.PRODUCE)
             for record in records:
                 producer.produce(record.topic, record.value, record.key, partition=record.partition)
             if resume is not None:
                 step = "offsets"
+                self._watch(Step.SEND_OFFSETS)
                 self._bounded(
                     lambda: producer.send_offsets_to_transaction(
                         [resume], group_metadata, self._timeout_s
                     )
                 )
             step = "commit"
+            self._watch(Step.COMMIT)
             self._bounded(lambda: producer.commit_transaction(self._timeout_s))
         except KafkaException as exception:
             self._fail(step, exception)
+        self._watch(Step.COMMITTED)
 
     def _bounded(self, call: Callable[[], None]) -> None:
         """Make a blocking call that ends by its time-out, or else without librdkafka.

@@ -19,6 +19,7 @@ from .kafka_edge import LogEnds, connection
 from .model_opener import ModelOpener
 from .observability import Endpoints, Health
 from .partition import ClusterOpener
+from .protocol_steps import Watcher, nobody
 from .publisher import Publisher
 from .settings import Settings, SettingsError
 from .topics import check_mock_topics, check_topics, topics_of
@@ -35,6 +36,7 @@ def run_head(
     noise: NoiseSource | None = None,
     *,
     unsafe_mock_broker: bool = False,
+    watch: Watcher = nobody,
 ) -> NoReturn:
     """Run a cluster head until it is stopped.
 
@@ -46,6 +48,7 @@ def run_head(
         unsafe_mock_broker: The broker is librdkafka's mock cluster (any other is refused): its
             topics have no configuration to check, and windows are decided by the producers'
             clocks. This voids the guarantee, and is for demonstrations on invented clients.
+        watch: Who watches the protocol's steps; for crash tests.
 
     Raises:
         TopicError: topics are missing or do not fit the plan.
@@ -70,6 +73,7 @@ def run_head(
             noise,
             largest,
             unsafe_mock_broker=unsafe_mock_broker,
+            watch=watch,
         ),
         publisher=Publisher(
             config,
@@ -83,6 +87,7 @@ def run_head(
         ),
         metrics=HeadMetrics(registries, plan),
         health=health,
+        watch=watch,
     )
     app.service(service)  # type: ignore[arg-type]  # an instance is as good as a class
     add_agent(app, channel, service.take)
@@ -95,6 +100,7 @@ def run_global(
     initial_weights: NDArray[np.float64],
     *,
     unsafe_mock_broker: bool = False,
+    watch: Watcher = nobody,
 ) -> NoReturn:
     """Run a global agent until it is stopped.
 
@@ -103,6 +109,7 @@ def run_global(
         plan: The plan.
         initial_weights: Shape ``(dimension,)``; used where no model was ever published.
         unsafe_mock_broker: See `run_head`.
+        watch: See `run_head`.
 
     Raises:
         TopicError: topics are missing or do not fit the plan.
@@ -126,6 +133,7 @@ def run_global(
             initial_weights,
             largest,
             unsafe_mock_broker=unsafe_mock_broker,
+            watch=watch,
         ),
         ends=LogEnds(config, settings.request_timeout_s),
         feed_options=_feed_options(
@@ -133,6 +141,7 @@ def run_global(
         ),
         metrics=GlobalMetrics(registries),
         health=health,
+        watch=watch,
     )
     app.service(service)  # type: ignore[arg-type]  # an instance is as good as a class
     add_agent(app, channel, service.take)
