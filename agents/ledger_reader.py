@@ -66,11 +66,13 @@ class LedgerReader:
 
     def limits(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset that the broker still has, and one past the newest."""
-        where = TopicPartition(topic, partition)
+        return self._limits(self._consumer, TopicPartition(topic, partition))
+
+    def _limits(self, consumer: Consumer, where: TopicPartition) -> tuple[int, int]:
         deadline_s = time.monotonic() + _TIMEOUT_S
         while True:
             try:
-                begin, end = self._consumer.get_watermark_offsets(where, timeout=_TIMEOUT_S)
+                begin, end = consumer.get_watermark_offsets(where, timeout=_TIMEOUT_S)
             except KafkaException as error:
                 if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline_s:
                     raise
@@ -81,7 +83,9 @@ class LedgerReader:
     def records(self, topic: str, begins: Sequence[int]) -> Iterator[tuple[int, int, bytes | None]]:
         """Yield partition, offset and value of all committed records.
 
-        Each partition is read in order and up to its end, the partitions at the same time.
+        Each partition is read in order and up to its end, the partitions at the same time. A
+        transaction that is not decided yet is waited for: a broker says that it has committed
+        before every partition shows it, and a release may be public by then.
 
         Args:
             topic: The topic.
@@ -90,7 +94,7 @@ class LedgerReader:
         self._consumer.assign(
             [TopicPartition(topic, partition, begin) for partition, begin in enumerate(begins)]
         )
-        unread = set(range(len(begins)))
+        unread = dict(enumerate(self._ends(topic, len(begins))))
         heard_s = time.monotonic()
         while unread:
             message = self._consumer.poll(1.0)
@@ -100,6 +104,19 @@ class LedgerReader:
             elif time.monotonic() - heard_s > _TIMEOUT_S:
                 reason = f"no answer while reading {topic}"
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason))
+
+    def _ends(self, topic: str, count: int) -> list[int]:
+        """Return one past the newest offset of each partition, undecided transactions included."""
+        everything = Consumer(
+            {**self._config, "group.id": "sdp-auditor", "isolation.level": "read_uncommitted"}
+        )
+        try:
+            return [
+                self._limits(everything, TopicPartition(topic, partition))[1]
+                for partition in range(count)
+            ]
+        finally:
+            everything.close()
 
     def traces(self, cluster: int) -> list[str]:
         """Return what shows that a ledger was there before, though it holds nothing."""
@@ -119,11 +136,12 @@ class LedgerReader:
         return traces
 
 
-def _content(message: Message, unread: set[int]) -> Iterator[tuple[int, int, bytes | None]]:
-    """Yield what a message holds; one that says "end of partition" goes off ``unread``."""
+def _content(message: Message, unread: dict[int, int]) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield what a message holds; one that says "end of partition" may go off ``unread``."""
     error, partition, offset = message.error(), message.partition(), message.offset()
     if error is not None and error.code() == KafkaError._PARTITION_EOF and partition is not None:
-        unread.discard(partition)
+        if offset is not None and offset >= unread.get(partition, 0):
+            unread.pop(partition, None)
     elif error is not None or partition is None or offset is None:
         raise KafkaException(error)
     else:

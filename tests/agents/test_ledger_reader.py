@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -152,3 +153,22 @@ def test_a_plan_of_clients_budgets_needs_its_topic_and_looks_there_for_traces(
     with LedgerReader(config, plan) as reader:
         reader.require_topics()
         assert reader.traces(0) == [f"{topic_prefix}.participation has been written to"]
+
+
+def test_a_transaction_that_is_not_decided_yet_is_waited_for(
+    config: dict[str, str], bootstrap_servers: str, topic_prefix: str
+) -> None:
+    plan = make_plan(topic_prefix)
+    create_topics(config, plan)
+    ledger = TopicNames(topic_prefix).ledger
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": topic_prefix})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(ledger, b"undecided", partition=0)
+    assert producer.flush(30) == 0
+    with LedgerReader(config, plan) as reader, ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(lambda: list(reader.records(ledger, [0])))
+        # A reader that takes the last decided record for the end comes back with nothing here.
+        wait([reading], timeout=2)
+        producer.commit_transaction(30)
+        assert reading.result(60) == [(0, 0, b"undecided")]
