@@ -199,7 +199,7 @@ class ModelSnapshot:
     Attributes:
         plan_id: The plan's hash, 16 bytes.
         model_version: Counts the optimizer's steps, from 0.
-        window: The newest window merged, -1 at version 0.
+        window: The newest window that is over for the model, -1 at version 0.
         published_at_ms: The global agent's clock, epoch milliseconds.
         vector: Shape ``(d,)``, finite.
         clip_norms: Ascending by cluster, then by window; empty where clipping is not adaptive.
@@ -220,7 +220,7 @@ class ModelState:
     Attributes:
         plan_id: The plan's hash, 16 bytes.
         model_version: The version of the newest snapshot.
-        window: The newest window merged, -1 for none.
+        window: The newest window that is over for the model, merged or not; -1 for none.
         next_offset: Where in the releases a restarted agent resumes.
         merged_through: By cluster, the newest window merged, -1 for none. At least one.
         optimizer: The optimizer's name, 1 to 64 bytes of UTF-8.

@@ -38,7 +38,7 @@ class Stepped:
     Attributes:
         snapshot: The new model, for clients.
         state: What `GlobalModel.restore` needs, to be written in the same transaction.
-        window: The newest window in the model.
+        window: The newest window that is over for the model.
         cells: The ``(cluster, window)`` that this step merged, sorted.
         noisy_count: Estimate of the number of updates in the step; may be below zero.
         update_norm: L2 norm of the change of the weights.
@@ -60,7 +60,7 @@ class GlobalModel:
         self._plan = plan
         self._state = state
         self._waiting = WaitingReleases(
-            plan, state.merged_through, state.next_offset, merge_deadline_ms
+            plan, state.merged_through, state.window, state.next_offset, merge_deadline_ms
         )
 
     @classmethod
@@ -125,7 +125,7 @@ class GlobalModel:
 
     @property
     def window(self) -> int:
-        """The newest window in the model, -1 before the first."""
+        """The newest window that is over for the model, -1 before the first."""
         return self._state.window
 
     @property
@@ -144,6 +144,18 @@ class GlobalModel:
         if self.version != 0:
             raise ValueError(f"the model is at version {self.version}, not at its start")
         return _stepped(self._state, now_ms, (), noisy_count=0.0, update_norm=0.0)
+
+    def snapshot(self, now_ms: int) -> ModelSnapshot:
+        """Return the model as it stands, to be published where it was lost."""
+        return _stepped(self._state, now_ms, (), noisy_count=0.0, update_norm=0.0).snapshot
+
+    def is_new(self, release: Release, appended_ms: int) -> bool:
+        """Say whether ``release``, wherever it stands, is one that no step up to here has merged.
+
+        A release that would be dropped is not new.
+        """
+        nothing_read = WaitingReleases(self._plan, self._state.merged_through, -1, 0, 0)
+        return nothing_read.offer(0, release, appended_ms) is ReleaseOutcome.ACCEPTED
 
     def offer(self, offset: int, release: Release, appended_ms: int) -> ReleaseOutcome:
         """Take the release at ``offset`` of the releases topic, if it fits the plan and is new.
@@ -187,7 +199,7 @@ class GlobalModel:
         state = ModelState(
             plan_id=self._plan.plan_id,
             model_version=self.version + 1,
-            window=max(merged_through),
+            window=window,
             next_offset=self._waiting.next_offset_after(window),
             merged_through=merged_through,
             optimizer=self._state.optimizer,
@@ -278,4 +290,9 @@ def _check_state(plan: PrivacyPlan, state: ModelState) -> None:
         raise PlanError(
             f"the stored model has (optimizer, shape, clusters, clusters with a clip norm) "
             f"{found}, the plan needs {expected}: {remedy}"
+        )
+    if state.window < max(state.merged_through):
+        raise PlanError(
+            f"the stored model is at window {state.window}, and has merged window "
+            f"{max(state.merged_through)}: {remedy}"
         )

@@ -67,17 +67,28 @@ class WaitingReleases:
         self,
         plan: PrivacyPlan,
         merged_through: tuple[int, ...],
+        window: int,
         position: int,
         merge_deadline_ms: int,
     ) -> None:
-        """Start with nothing waiting, at ``position`` of the log."""
+        """Start with nothing waiting.
+
+        Args:
+            plan: The plan.
+            merged_through: By cluster, the newest window merged, -1 for none.
+            window: The newest window that is over for the model, -1 for none; not below those of
+                ``merged_through``.
+            position: The next offset of the log.
+            merge_deadline_ms: How long a window waits for releases that are overdue.
+        """
         self._plan = plan
         self._merged_through = merged_through
+        self._window = window
         self._heard_through = list(merged_through)
         self._position = position
         self._merge_deadline_ms = merge_deadline_ms
         self._arrival_by_cell: dict[tuple[int, int], _Arrival] = {}
-        # Late cells share the sum of the newest merged window, which has no other use for it.
+        # Late cells share the sum of the newest window that is over, which has no other use for it.
         self._sum_by_window: dict[int, NoisySum] = {}
         # The log's end as it was at a moment: all that was in time at that moment is before it.
         self._end_asked_ms = -1
@@ -93,9 +104,12 @@ class WaitingReleases:
         """The oldest window that waits; with late cells only, the one that they will go with."""
         if not self._sum_by_window:
             return None
-        merged = max(self._merged_through)
+        # Late cells alone go with a window that has none of its own by its deadline, and then is
+        # over: each step ends a window, so versions never outrun windows, and an update that
+        # names the newest one can be told from one that names a version that cannot exist.
         return min(
-            (window for window in self._sum_by_window if window > merged), default=merged + 1
+            (window for window in self._sum_by_window if window > self._window),
+            default=self._window + 1,
         )
 
     def offer(self, offset: int, release: Release, appended_ms: int) -> ReleaseOutcome:
@@ -172,6 +186,7 @@ class WaitingReleases:
 
     def forget_through(self, window: int) -> None:
         """Note that ``window`` has been merged, and drop what went with it."""
+        self._window = window
         self._merged_through = self.merged_through_after(window)
         for cell in self.cells_through(window):
             del self._arrival_by_cell[cell]
@@ -209,7 +224,7 @@ class WaitingReleases:
             return ReleaseOutcome.DUPLICATE if is_repeat else ReleaseOutcome.CONFLICT
         self._arrival_by_cell[cell] = arrival
         self._heard_through[cluster] = max(self._heard_through[cluster], window)
-        key = max(window, *self._merged_through)
+        key = max(window, self._window)
         total = self._sum_by_window.setdefault(key, NoisySum(self._plan.release_size))
         total.add(release.vector, release.clip_norm)
         return ReleaseOutcome.ACCEPTED

@@ -174,17 +174,29 @@ def test_a_late_cluster_is_folded_into_the_next_step():
     assert model.weights == pytest.approx(expected_weights(steps), rel=1e-12)
 
 
-def test_late_cells_alone_make_a_step_that_leaves_the_window():
+def test_late_cells_alone_make_a_step_that_ends_a_window_so_versions_never_outrun_windows():
     model = start()
     give(model, [(0, 0), (1, 0)])
     model.commit(model.step(0))
     give(model, [(2, 0)])
-    model.expect(LONG_AFTER_MS, 3)
+    model.expect(PLAN.release_due_ms(1) + MERGE_DEADLINE_MS, 3)
     assert model.ready() == 1
     model.commit(model.step(0))
-    assert (model.version, model.window) == (2, 0)
+    assert (model.version, model.window) == (2, 1)
     give(model, full(1))
-    assert model.ready() == 1
+    assert model.ready() is None
+    give(model, full(2))
+    model.commit(model.step(0))
+    # An update of window 3 may name version 3, and no version that could not be there.
+    assert (model.version, model.window) == (3, 2)
+
+
+def test_a_state_that_is_behind_what_it_has_merged_is_refused():
+    model = start()
+    give(model, [(0, 0), (1, 0)])
+    state = replace(model.step(0).state, window=-1)
+    with pytest.raises(PlanError, match="at window -1, and has merged window 0"):
+        GlobalModel.restore(PLAN, state, merge_deadline_ms=0)
 
 
 def test_a_step_without_a_release_is_refused():

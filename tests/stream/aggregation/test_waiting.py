@@ -57,7 +57,7 @@ def release(cluster: int, window: int, first: int = 1) -> Release:
 
 
 def new() -> WaitingReleases:
-    return WaitingReleases(PLAN, (-1, -1, -1), 0, MERGE_DEADLINE_MS)
+    return WaitingReleases(PLAN, (-1, -1, -1), -1, 0, MERGE_DEADLINE_MS)
 
 
 def give(waiting: WaitingReleases, *cells: tuple[int, int]) -> list[str]:
@@ -188,6 +188,20 @@ def test_a_late_cell_waits_no_longer_than_the_deadline_of_the_window_it_would_go
     assert waiting.merged_through_after(1) == (0, 0, 0)
 
 
+def test_late_cells_alone_end_the_window_that_they_go_with():
+    waiting = new()
+    give(waiting, (0, 0), (1, 0))
+    waiting.forget_through(0)
+    give(waiting, (2, 0))
+    waiting.forget_through(1)
+    assert give(waiting, (0, 1), (1, 1), (2, 1)) == ["accepted"] * 3
+    assert waiting.next_window == 2
+    assert not waiting.due(DEADLINE_OF_WINDOW_0_MS + 1000)
+    give(waiting, (0, 2), (1, 2), (2, 2))
+    assert waiting.ready() == 2
+    assert waiting.sum_through(2).cell_count == 6
+
+
 def test_the_offset_to_restart_from_is_that_of_the_oldest_release_that_stays():
     waiting = new()
     give(waiting, (0, 0), (0, 1), (1, 0), (2, 0))
@@ -231,7 +245,7 @@ def scaled(cluster: int, window: int, clip_norm: float, following: float = 0.0) 
 
 
 def adaptive(merged_through: tuple[int, ...] = (-1, -1, -1)) -> WaitingReleases:
-    return WaitingReleases(ADAPTIVE, merged_through, 0, MERGE_DEADLINE_MS)
+    return WaitingReleases(ADAPTIVE, merged_through, max(merged_through), 0, MERGE_DEADLINE_MS)
 
 
 def give_all(waiting: WaitingReleases, *releases: Release) -> list[str]:
