@@ -121,6 +121,11 @@ class ClusterHead:
         return self._intake.is_draining
 
     @property
+    def sequence(self) -> int:
+        """The number of the ledger's newest record."""
+        return self._newest.sequence
+
+    @property
     def spent_units(self) -> int:
         """What the cluster has spent, in units of 2^-60 zCDP."""
         return self._ledger.spent_units
@@ -214,7 +219,10 @@ class ClusterHead:
         release = sealing.release(receipt, vector)
         record = sealing.released_record(receipt, vector, release)
         keys = self._intake.client_keys()
-        return self._paid_by_clients(sealing, record, keys, release, receipt)
+        cell = self._paid_by_clients(sealing, record, keys, release, receipt)
+        limits = np.iinfo(dtype)
+        at_an_end = (vector == limits.min) | (vector == limits.max)
+        return replace(cell, saturated=int(np.count_nonzero(at_an_end)))
 
     def _throttled(self, sealing: Sealing) -> SealedCell:
         record = sealing.throttled_record()

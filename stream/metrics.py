@@ -59,6 +59,12 @@ class HeadMetrics:
         self._windows = Counter(
             "sdp_windows_sealed", "Windows sealed.", ["cluster", "outcome"], registry=operator
         )
+        self._saturated = Counter(
+            "sdp_release_coordinates_saturated",
+            "Coordinates released at an end of their type, past which their sums may have been.",
+            ["cluster"],
+            registry=operator,
+        )
         self._stage_seconds = Histogram(
             "sdp_release_stage_seconds",
             "Time of each stage of a release.",
@@ -147,6 +153,7 @@ class HeadMetrics:
         """
         kind = LedgerKind.EXHAUSTED if cell.kind is None else cell.kind
         self._windows.labels(cell.cluster, _OUTCOMES[kind]).inc()
+        self._saturated.labels(cell.cluster).inc(cell.saturated)
         self._seal_lag.observe((now_ms - self._plan.window_end_ms(cell.window)) / 1000)
         if cell.clients is not None:
             exhausted = cell.clients.exhausted_count(self._plan.charge_units)

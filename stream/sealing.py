@@ -32,6 +32,8 @@ class SealedCell:
         record: The ledger record as a value; None with ``ledger_record``.
         participation: Keys and values for the participation topic, to be written in order.
         clients: Each client's budget after the window, where each has one; secret.
+        saturated: How many coordinates of the release stand at an end of its type, past which
+            their sums may have been: far more clients than the plan expects.
     """
 
     cluster: int
@@ -44,6 +46,7 @@ class SealedCell:
     record: LedgerRecord | None = None
     participation: tuple[tuple[bytes, bytes], ...] = ()
     clients: ClientBudgets | None = None
+    saturated: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,22 @@ def test_a_wide_plan_releases_wide_integers():
     assert decode_release(seal_next(head, []).release).vector.dtype == np.int64
 
 
+def test_a_sum_past_the_release_s_type_stays_at_its_end_and_the_cell_says_so():
+    # A release is int32 as long as 64 times the expected clients fit: here a 512th does not.
+    plan = replace(PLAN, expected_clients=1, count_weight=1 << 22, epsilon=100.0)
+    assert plan.release_dtype == "int32"
+    updates = (
+        Update(plan.plan_id, f"north/{i}", 0, np.arange(6, dtype=np.int8)) for i in range(512)
+    )
+    log = [Record(i, time_in(0), encode_update(update)) for i, update in enumerate(updates)]
+    for clients, saturated in ((511, 0), (512, 1)):
+        head = make_head(encode_ledger_record(genesis(plan, 0, 0, 0, 0)), plan=plan)
+        cell = seal_next(head, log[:clients])
+        count = min(clients << 22, 2**31 - 1)
+        assert vector_of(cell) == [0, *(clients * n for n in range(1, 6)), count]
+        assert cell.saturated == saturated
+
+
 # --- The steps of a window -----------------------------------------------------------------
 
 

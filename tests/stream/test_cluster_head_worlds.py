@@ -17,6 +17,7 @@ from schemas import (
 )
 from stream.aggregation import intake
 from stream.aggregation.intake import Record
+from stream.aggregation.validation import Reason
 from stream.aggregation.window import WindowSum
 from stream.budget.client_budgets import ClientBudgets
 from stream.cluster_head import ClusterHead
@@ -186,6 +187,51 @@ def vectors_of(script, client, window):
     ]
 
 
+def hostile_values(plan=PLAN):
+    """What somebody may send who is not one of the clients, by what is wrong with it."""
+
+    def update(client_id="north/hostile", vector=(1,) * 6, version=0, plan_id=None, **scale):
+        numbers = vector if isinstance(vector, np.ndarray) else np.array(vector, np.int8)
+        return encode_update(Update(plan_id or plan.plan_id, client_id, version, numbers, **scale))
+
+    good = update()
+    return {
+        "tombstone": None,
+        "empty": b"",
+        "cut": good[:-1],
+        "longer": good + b"x",
+        "newer version": good[:3] + b"\x02" + good[4:],
+        "other plan": update(plan_id=bytes(16)),
+        "other dtype": update(vector=np.ones(6, np.int16)),
+        "too short": update(vector=[1] * 5),
+        "too long": update(vector=[1] * 7),
+        "foreign": update("south/hostile"),
+        "homeless": update("hostile"),
+        "future model": update(version=2**64 - 1),
+        "other scale": update(clip_norm=1.0),
+        "forbidden": update(vector=[-128, 0, 0, 0, 0, 0]),
+        "too large": update(vector=[100, 1, 0, 0, 0, 0]),
+        "just within": update(vector=[60, -80, 0, 0, 0, 0]),
+        "another identity": update("north/hostile-2", [0, 0, 0, -100, 0, 0]),
+        "in another one's name": update(CLIENTS[5], [0, 0, 0, 0, 99, 0]),
+        "good": good,
+    }
+
+
+@st.composite
+def attacks(draw, plan=PLAN):
+    """A script of clients with any number of hostile records in any places of it."""
+    script, values = draw(scripts(plan)), list(hostile_values(plan).values())
+    for _ in range(draw(st.integers(1, 30))):
+        place = draw(st.integers(0, len(script) - 1))
+        now = max([PLAN.start_ms, *(step for step in script[:place] if isinstance(step, int))])
+        timestamp = draw(st.just(now) | st.integers(now - 2500, now + 2500) | st.just(2**62))
+        # Minus one: nobody who is left out. Floods and replays: the same value, and so often.
+        record = (-1, max(0, timestamp), draw(st.sampled_from(values)))
+        script[place:place] = [record] * draw(st.sampled_from([1, 1, 2, 50]))
+    return script
+
+
 @settings(max_examples=150)
 @given(
     script=scripts(),
@@ -212,6 +258,33 @@ def test_nor_does_it_where_clients_have_budgets_that_end(
     whole = assert_neighbours(script, victim, max_open_windows, renumber, PER_CLIENT)
     used = Counter(client for total in whole.sums.values() for client in range(5) if total[client])
     assert all(count <= 2 for count in used.values())
+
+
+@settings(max_examples=100)
+@given(
+    data=st.data(),
+    plan=st.sampled_from([PLAN, PER_CLIENT]),
+    victim=st.integers(0, 4),
+    max_open_windows=st.sampled_from([2, 3, 30]),
+    renumber=st.booleans(),
+)
+def test_nor_does_it_under_attack(data, plan, victim, max_open_windows, renumber):
+    assert_neighbours(data.draw(attacks(plan)), victim, max_open_windows, renumber, plan)
+
+
+def test_the_attacks_are_of_every_kind():
+    script = [(-1, time_in(0), value) for value in hostile_values().values()]
+    world = World(2).run([*script, PLAN.window_end_ms(0) + 100])
+    reasons = {reason for _, _, reason in world.told}
+    # The others need a clip norm, an end of the budget, a limit, or another time.
+    assert set(Reason) - reasons == {
+        Reason.LATE,
+        Reason.NOT_STARTED,
+        Reason.EXHAUSTED,
+        Reason.CLIENT_EXHAUSTED,
+        Reason.THROTTLED,
+    }
+    assert world.accepted == 3
 
 
 def test_a_budget_that_two_clients_share_would_be_seen(monkeypatch):

@@ -327,6 +327,17 @@ def test_a_window_that_a_limit_refused_is_counted_as_throttled_and_spends_nothin
     assert public_text(registries) == before
 
 
+def test_coordinates_at_an_end_of_their_type_are_counted_for_the_operator_alone():
+    registries, head = make_metrics()
+    (cell,) = sealed(1)
+    head.observe_sealed(cell, 0)
+    name = "sdp_release_coordinates_saturated_total"
+    assert value(registries.operator, name, cluster="0") == 0
+    head.observe_sealed(dataclasses.replace(cell, saturated=3), 0)
+    assert value(registries.operator, name, cluster="0") == 3
+    assert "saturated" not in public_text(registries)
+
+
 def test_clients_at_their_cap_are_counted_for_the_operator_alone():
     plan = dataclasses.replace(PLAN, scope="client")
     registries, head = make_metrics(plan)

@@ -25,7 +25,7 @@ class Cluster:
     """A live head's budgets, its participation topic, and the digests in its ledger."""
 
     def __init__(self, seed, clients=12):
-        self.random = random.Random(seed)  # noqa: S311 - a simulation
+        self.random = random.Random(seed)
         self.clients = [self.random.getrandbits(64) for _ in range(clients)]
         self.budgets, self.log, self.digests = ClientBudgets(CAP), [], [b""]
 
