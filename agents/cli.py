@@ -24,6 +24,8 @@ from .demo.command import demo
 from .kafka_edge import connection
 from .ledger import show as show_ledgers
 from .ledger import verify as verify_ledgers
+from .ledger import verify_deep
+from .ledger_backup import export_ledgers, import_ledgers
 from .plan_file import read_plan
 from .settings import Settings, SettingsError, load_settings
 from .topics import TopicError, create_topics
@@ -33,6 +35,7 @@ from .topics import TopicError, create_topics
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 USAGE_ERROR, ANSWER_IS_NO = 2, 3
 _NO_ANSWER = frozenset(
     {
@@ -61,7 +64,7 @@ def _errors_explained(command: Callable[_P, _T]) -> Callable[_P, _T]:
     def explained(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return command(*args, **kwargs)
-        except (SettingsError, TopicError, StreamError) as error:
+        except (SettingsError, TopicError, StreamError, FileExistsError) as error:
             _fail(str(error), USAGE_ERROR)
 
     return explained
@@ -204,18 +207,65 @@ def ledger_show(settings: Settings, plan: PrivacyPlan, as_json: bool) -> None:
 
 @ledger.command("verify")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--deep",
+    "is_deep",
+    is_flag=True,
+    help="Recompute each sum from the raw updates, and check the model. Inside the boundary only.",
+)
 @_with_settings
-def ledger_verify(settings: Settings, plan: PrivacyPlan, as_json: bool) -> None:
+def ledger_verify(settings: Settings, plan: PrivacyPlan, as_json: bool, is_deep: bool) -> None:
     """Check every record, every charge and every release; exit 3 if anything does not fit.
 
     From the beginning: the chain, the limits, what the schedule and adaptive clipping make of
     the released vectors, and what each client paid.
+
+    With --deep also, as far back as the broker still has them: each release against the sum of
+    its raw updates, the outbox and the heads' offsets against the ledger, and the sequence of
+    models. This reads raw updates and tells how many there were: run it inside the privacy
+    boundary, and keep there what it prints.
     """
     config = connection(settings.bootstrap_servers, settings.kafka_options)
-    verified = verify_ledgers(config, plan)
+    verified = verify_deep(config, plan) if is_deep else verify_ledgers(config, plan)
     click.echo(json.dumps(verified.as_json(), indent=2) if as_json else verified.as_text())
     if not verified.verified:
         sys.exit(ANSWER_IS_NO)
+
+
+@ledger.command("export")
+@click.argument("file", type=_FILE)
+@_with_settings
+def ledger_export(settings: Settings, plan: PrivacyPlan, file: Path) -> None:
+    """Back up every ledger that is whole to a new file, also while heads are running.
+
+    What clients have paid goes with it, where each has a budget of its own. Foreign bytes are
+    left out. Exit code 3 if a ledger is not whole. The file must not leave the privacy boundary.
+    """
+    config = connection(settings.bootstrap_servers, settings.kafka_options)
+    exported = export_ledgers(settings, config, plan, file)
+    for found in exported:
+        foreign = f", {found.left_out} foreign ones left out" if found.left_out else ""
+        what = (
+            f"NOT IN THE BACKUP: {found.problem}" if found.problem else f"{found.records} records"
+        )
+        click.echo(f"cluster {found.cluster}: {what}{foreign}")
+    if any(found.problem for found in exported):
+        sys.exit(ANSWER_IS_NO)
+
+
+@ledger.command("import")
+@click.argument("files", type=_EXISTING_FILE, nargs=-1, required=True)
+@_with_settings
+def ledger_import(settings: Settings, plan: PrivacyPlan, files: tuple[Path, ...]) -> None:
+    """Restore all ledgers from backups, into topics that were made again and are empty.
+
+    Of several files the one that has more of a cluster's ledger counts. Stop the heads first:
+    those that run are fenced off. A backup older than what is public is refused.
+    """
+    config = connection(settings.bootstrap_servers, settings.kafka_options)
+    for found in import_ledgers(settings, config, plan, files):
+        how = "restored from" if found.is_changed else "were there already, as in"
+        click.echo(f"cluster {found.cluster}: {found.records} records {how} {found.file}")
 
 
 main.add_command(audit_command)

@@ -5,7 +5,8 @@ client has a budget of its own; where a ledger is empty, also to see whether the
 heads' consumer group have ever been used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import accumulate
 
 from schemas import LedgerKind, LedgerRecord, TopicNames, decode_ledger_record
@@ -16,6 +17,7 @@ from stream.privacy.plan import PrivacyPlan
 
 from .client_spending import ClientSpending, budgets_at, newest_participation
 from .cluster_row import ClusterRow, Spending, limits_spent
+from .deep_verification import DeepVerification
 from .kafka_edge import Tail, read_all, read_tail
 from .ledger_audit import LedgerAudit
 from .ledger_reader import LedgerReader
@@ -70,25 +72,71 @@ def verify(
     return audit.verification()
 
 
+def verify_deep(
+    config: Mapping[str, str], plan: PrivacyPlan, *, is_noise_free: bool = False
+) -> Verification:
+    """Do all that `verify` does; recompute each sum from raw updates, and check the model too.
+
+    Runs inside the privacy boundary, and what it returns in `Verification.deep` must stay there:
+    how many updates there were, and when. Safe while heads and the global agent are running.
+
+    Args:
+        config: How to reach the broker.
+        plan: The plan.
+        is_noise_free: The heads add no noise (`stream.testing.UnsafeNoNoise`), so that releases
+            must be exact sums. For tests.
+
+    Raises:
+        LedgerError: the topics are missing or were made for another plan.
+        KafkaException: the broker cannot be asked.
+    """
+    audit, deep = LedgerAudit(plan), DeepVerification(config, plan, is_noise_free=is_noise_free)
+    with LedgerReader(config, plan) as reader:
+        reader.require_topics(is_deep=True)
+        deep.begin()
+        releases_end = _read_all_topics(config, plan, reader, audit, deep)
+    findings = deep.findings(releases_end)
+    verification = audit.verification()
+    problems = [*verification.problems, *deep.problems.lines()]
+    return replace(verification, problems=problems, deep=findings)
+
+
 def _read_all_topics(
-    config: Mapping[str, str], plan: PrivacyPlan, reader: LedgerReader, audit: LedgerAudit
-) -> None:
+    config: Mapping[str, str],
+    plan: PrivacyPlan,
+    reader: LedgerReader,
+    audit: LedgerAudit,
+    deep: DeepVerification | None = None,
+) -> int:
+    """Let ``audit`` and ``deep`` take ledgers and releases; return the end of the releases."""
     names, clusters = TopicNames(plan.topic_prefix), range(plan.cluster_count)
+    noted = [reader.noted_record(cluster) for cluster in clusters]
     ledgers = [reader.limits(names.ledger, cluster) for cluster in clusters]
     releases_begin, releases_end = reader.limits(names.releases, 0)
     for cluster, (begin, _) in enumerate(ledgers):
-        audit.begin_ledger(cluster, begin)
+        audit.begin_ledger(cluster, begin, noted[cluster])
     for cluster, offset, data in reader.records(names.ledger, [begin for begin, _ in ledgers]):
         audit.take_record(cluster, data, is_settled=offset < ledgers[cluster][1])
+        if deep is not None:
+            deep.take_record(cluster, data)
     for cluster in filter(audit.is_empty, clusters):
         audit.take_traces(cluster, reader.traces(cluster))
-    if plan.scope == "client":
-        for cluster in clusters:
-            audit.take_participation(cluster, read_all(config, names.participation, cluster))
-    for _, offset, data in reader.records(names.releases, [releases_begin]):
-        if offset >= releases_end:
-            break
+    for cluster in clusters if plan.scope == "client" else ():
+        audit.take_participation(cluster, read_all(config, names.participation, cluster))
+    for offset, data in _releases(reader, names, releases_begin, releases_end):
         audit.take_release(data)
+        if deep is not None:
+            deep.take_release(offset, data)
+    return releases_end
+
+
+def _releases(
+    reader: LedgerReader, names: TopicNames, begin: int, end: int
+) -> Iterator[tuple[int, bytes | None]]:
+    for _, offset, data in reader.records(names.releases, [begin]):
+        if offset >= end:
+            return
+        yield offset, data
 
 
 def _newest_row(

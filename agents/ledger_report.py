@@ -1,9 +1,10 @@
 """What the ledgers say, as JSON and as text."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from .cluster_row import ClusterRow
+from .deep_report import DeepFindings
 from .text_table import aligned
 
 _ODOMETER = (
@@ -12,6 +13,10 @@ _ODOMETER = (
 )
 _INSIDE_ONLY = (
     "How many clients there are and what they have spent is inside the privacy boundary: do not "
+    "pass it on."
+)
+_UPDATES_INSIDE_ONLY = (
+    "How many updates there were, and which were refused, is inside the privacy boundary: do not "
     "pass it on."
 )
 _SECOND_ACCOUNTANT = {
@@ -78,6 +83,7 @@ class Verification:
         malformed_releases: Records on the topic of releases that are none.
         foreign_releases: Releases on it that belong to another plan.
         clusters: One row a cluster.
+        deep: What a deep verification has shown besides; secret. None after another one.
     """
 
     plan_id: str
@@ -94,6 +100,7 @@ class Verification:
     malformed_releases: int
     foreign_releases: int
     clusters: tuple[ClusterRow, ...]
+    deep: DeepFindings | None = None
 
     @property
     def verified(self) -> bool:
@@ -102,11 +109,13 @@ class Verification:
 
     def as_json(self) -> dict[str, object]:
         """Return the findings as plain data."""
-        return {
+        plain = {
             "verified": self.verified,
-            **asdict(self),
+            **asdict(replace(self, deep=None)),
             "clusters": [row.as_json() for row in self.clusters],
         }
+        del plain["deep"]
+        return plain if self.deep is None else {**plain, "deep": self.deep.as_json()}
 
     def as_text(self) -> str:
         """Return the findings as lines for a terminal."""
@@ -125,7 +134,8 @@ class Verification:
                 *aligned([(name, str(count)) for name, count in counts]),
                 f"epsilon {self.epsilon:.6f} from the charges, {self.epsilon_independent:.6f} from "
                 f"{_SECOND_ACCOUNTANT[self.filter]}, at delta {self.delta:g}",
-                *_last_words(self.clusters),
+                *(self.deep.as_text() if self.deep else []),
+                *_last_words(self.clusters, is_secret=self.deep is not None),
                 *self._verdict(),
             ]
         )
@@ -155,6 +165,8 @@ def _table(rows: Sequence[ClusterRow]) -> list[str]:
     return [*aligned([head, *cells]), *words]
 
 
-def _last_words(rows: Sequence[ClusterRow]) -> list[str]:
-    is_secret = any(row.spending.clients is not None for row in rows)
-    return [_INSIDE_ONLY, _ODOMETER] if is_secret else [_ODOMETER]
+def _last_words(rows: Sequence[ClusterRow], *, is_secret: bool = False) -> list[str]:
+    words = [_INSIDE_ONLY] if any(row.spending.clients is not None for row in rows) else []
+    if is_secret:
+        words.append(_UPDATES_INSIDE_ONLY)
+    return [*words, _ODOMETER]

@@ -16,7 +16,7 @@ from stream.privacy.plan import PrivacyPlan
 log = logging.getLogger(__name__)
 
 # A flood of bad updates is counted whole, and written down so often a cluster, window and reason.
-_REPORTS_PER_WINDOW = 100
+REPORTS_PER_WINDOW = 100
 
 
 class Publisher:
@@ -34,12 +34,14 @@ class Publisher:
         self._plan = plan
         self._names = TopicNames(plan.topic_prefix)
         self._timeout_s = request_timeout_s
-        self._reported: Counter[tuple[int, int, Reason]] = Counter()
-        self._reported_window = -1
+        # Of each cluster, the newest window that had rejects, and how many of each reason.
+        self._reported: dict[int, tuple[int, Counter[Reason]]] = {}
         self._producer = Producer(
             {
                 **config,
                 "enable.idempotence": True,
+                # A topic that a broker made for us would be one that forgets.
+                "allow.auto.create.topics": False,
                 "acks": "all",
                 "linger.ms": 0,
                 "compression.type": "zstd",
@@ -109,9 +111,9 @@ class Publisher:
         self._producer.flush(timeout_s)
 
     def _is_worth_a_record(self, cluster: int, update: RejectedUpdate) -> bool:
-        if update.window > self._reported_window:
-            self._reported.clear()
-            self._reported_window = update.window
-        key = (cluster, update.window, update.rejection.reason)
-        self._reported[key] += 1
-        return self._reported[key] <= _REPORTS_PER_WINDOW
+        window, counts = self._reported.get(cluster, (update.window, Counter()))
+        if update.window > window:
+            window, counts = update.window, Counter()
+        self._reported[cluster] = window, counts
+        counts[update.rejection.reason] += 1
+        return counts[update.rejection.reason] <= REPORTS_PER_WINDOW

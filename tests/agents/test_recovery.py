@@ -1,73 +1,25 @@
 """What Kafka has lost of a committed transaction comes back as it was; nothing else does."""
 
 import dataclasses
-import os
 import threading
 import time
 
 import numpy as np
 import pytest
 from confluent_kafka import Producer
+from durable_head import DurableHead
 
 from agents.kafka_edge import now_ms, read_tail, retry_while_away
 from agents.model_opener import ModelOpener, outgoing
-from agents.partition import ClusterOpener
 from agents.settings import Settings
-from agents.transactions import FencedError, OutgoingRecord, TransactionFailedError
+from agents.transactions import FencedError, TransactionFailedError
 from schemas import decode_ledger_record, decode_model_state, release_digest
 from stream.errors import LedgerError
 from stream.ledger_chain import verify_records
-from stream.privacy.noise import RoundedGaussian
 
 pytestmark = pytest.mark.integration
 
 _ALL = 10_000
-
-
-class Head:
-    """The durable half of a head of cluster 0: opens, seals empty windows, commits."""
-
-    def __init__(self, deployment):
-        self.deployment = deployment
-        settings = Settings(
-            bootstrap_servers=deployment.bootstrap_servers,
-            plan=deployment.plan_file,
-            request_timeout_s=5,
-        )
-        self._opener = ClusterOpener(
-            settings, deployment.plan, deployment.config, RoundedGaussian(os.urandom), 1 << 20
-        )
-        self.acknowledged = {}
-
-    def open(self):
-        self.opened = self._opener.open(0)
-        return self.opened
-
-    def seal(self):
-        """Return the next window, sealed, as soon as its time is over."""
-        head = self.opened.head
-        while not head.is_ready():
-            window = head.needs_end_offset(now_ms())
-            if window is None:
-                time.sleep(0.005)
-            else:
-                head.expect(window, head.position)
-        return head.seal(now_ms())
-
-    def records(self, cell):
-        names = self.deployment.names
-        return [
-            OutgoingRecord(names.ledger, 0, b"0", cell.ledger_record),
-            OutgoingRecord(names.outbox, 0, b"0", cell.release),
-            *(OutgoingRecord(names.participation, 0, *pair) for pair in cell.participation),
-        ]
-
-    def release(self):
-        cell = self.seal()
-        self.opened.writer.write(self.records(cell))
-        self.opened.head.commit(cell)
-        self.acknowledged[cell.window] = cell.release
-        return cell
 
 
 def committed(deployment, topic):
@@ -102,7 +54,7 @@ def deployment(deploy):
 @pytest.fixture
 def head(deployment):
     """A head that has committed two windows."""
-    head = Head(deployment)
+    head = DurableHead(deployment)
     head.open()
     head.release()
     head.release()
@@ -171,7 +123,7 @@ def test_a_record_that_does_not_follow_the_chain_is_not_taken_for_lost(head):
 @pytest.fixture
 def client_head(deploy):
     """A head of a plan in which each client has a budget, after one window."""
-    head = Head(deploy(**SHORT, scope="client"))
+    head = DurableHead(deploy(**SHORT, scope="client"))
     head.open()
     head.release()
     return head
@@ -242,7 +194,7 @@ class Sealing(threading.Thread):
 @pytest.mark.slow
 def test_what_was_acknowledged_stays_whatever_a_killed_broker_forgets(deploy, native_broker):
     deployment = deploy(servers=native_broker.bootstrap_servers, **SHORT)
-    head = Head(deployment)
+    head = DurableHead(deployment)
     head.open()
     sealing = Sealing(head)
     sealing.start()

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,8 +81,18 @@ class Worker:
 class Deployment:
     """One plan on its own topics, its workers, and a look at what they wrote."""
 
-    def __init__(self, bootstrap_servers: str, plan: PrivacyPlan, folder: Path) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        plan: PrivacyPlan,
+        folder: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        replication_factor: int = 1,
+        min_insync_replicas: int = 1,
+    ) -> None:
         self.plan = plan
+        self._settings = dict(settings or {})
         self.names = TopicNames(plan.topic_prefix)
         self.bootstrap_servers = bootstrap_servers
         self.config = connection(bootstrap_servers, {})
@@ -90,7 +100,12 @@ class Deployment:
         self._folder = folder
         self.plan_file = folder / "plan.toml"
         self.plan_file.write_text(plan.to_toml())
-        create_topics(self.config, plan)
+        create_topics(
+            self.config,
+            plan,
+            replication_factor=replication_factor,
+            min_insync_replicas=min_insync_replicas,
+        )
 
     def environment(self) -> dict[str, str]:
         """What a worker of this deployment is started with."""
@@ -100,17 +115,19 @@ class Deployment:
             "SDP_PLAN": str(self.plan_file),
             "SDP_SESSION_TIMEOUT_MS": "6000",
             "SDP_REQUEST_TIMEOUT_S": "5",
+            **self._settings,
         }
 
     def start_head(self, *, noise: bool = False) -> Worker:
         """Start a head, without noise unless it is asked for."""
         product = ["-m", "agents", "head"]
-        return self._start("head", product if noise else [str(_UNSAFE_HEAD)])
+        return self.start("head", product if noise else [str(_UNSAFE_HEAD)])
 
     def start_global(self) -> Worker:
-        return self._start("global", ["-m", "agents", "global"])
+        return self.start("global", ["-m", "agents", "global"])
 
-    def _start(self, role: str, arguments: list[str]) -> Worker:
+    def start(self, role: str, arguments: list[str]) -> Worker:
+        """Start a Python program as a worker."""
         log = self._folder / f"{role}-{len(self.workers)}.log"
         worker = Worker([sys.executable, "-P", *arguments], self.environment(), log)
         self.workers.append(worker)
@@ -150,15 +167,17 @@ class Deployment:
             self._producer = connect_producer(self.plan, self.bootstrap_servers)
         return self._producer
 
-    def read(self, topic: str, partition: int = 0) -> list[Message]:
-        """All committed records of a partition, now."""
+    def read(
+        self, topic: str, partition: int = 0, *, isolation: str = "read_committed"
+    ) -> list[Message]:
+        """All records of a partition, now; by default the committed ones."""
         consumer = Consumer(
             self.config
             | {
                 "group.id": "test",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
-                "isolation.level": "read_committed",
+                "isolation.level": isolation,
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 10,
             }

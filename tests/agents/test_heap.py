@@ -1,0 +1,55 @@
+"""Counted in the process itself, by glibc's own report; each case in a process of its own."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's heaps")
+
+PROGRAM = """
+import ctypes, sys, threading
+from agents.heap import share_heaps
+
+if "shared" in sys.argv:
+    share_heaps()
+barrier = threading.Barrier(12)
+
+def work():
+    kept = [bytes(10_000) for _ in range(100)]
+    barrier.wait()
+
+threads = [threading.Thread(target=work) for _ in range(12)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+
+libc, text, size = ctypes.CDLL(None), ctypes.c_char_p(), ctypes.c_size_t()
+libc.open_memstream.restype = ctypes.c_void_p
+stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+libc.malloc_info(0, stream)
+libc.fclose(stream)
+print(text.value.count(b"<heap "))
+"""
+
+
+def heaps(*arguments, **environment):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    command = [sys.executable, "-P", "-c", PROGRAM, *arguments]
+    result = subprocess.run(
+        command, env=clean | environment, capture_output=True, text=True, check=True
+    )
+    return int(result.stdout)
+
+
+def test_threads_share_two_heaps():
+    assert heaps("shared") <= 2
+
+
+def test_without_that_each_thread_would_take_one():
+    assert heaps() > 4
+
+
+def test_what_the_operator_has_set_stays():
+    assert heaps("shared", MALLOC_ARENA_MAX="5") == 5

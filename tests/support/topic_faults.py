@@ -1,0 +1,133 @@
+"""What can go wrong with a deployment's topics, done to it with Kafka's own calls."""
+
+import contextlib
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+
+from click.testing import CliRunner, Result
+from confluent_kafka import KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from deployment import Deployment, Worker
+from durable_head import DurableHead
+
+from agents.cli import main
+from agents.topics import topics_of
+
+# Windows that a loaded machine still keeps up with, and a restart does not wait for.
+SHORT = {"window_length_ms": 300, "grace_ms": 50, "release_delay_ms": 100}
+
+
+def produce(
+    deployment: Deployment, topic: str, *values: bytes | None, partition: int = 0, key: bytes = b"x"
+) -> None:
+    producer = Producer(deployment.config)
+    for value in values:
+        producer.produce(topic, value, key, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def copy(deployment: Deployment, topic: str, partition: int, messages: Iterable[Message]) -> None:
+    """Write what was read of a partition into another one, or into one that was made again."""
+    producer = Producer(deployment.config)
+    for message in messages:
+        producer.produce(topic, message.value(), message.key(), partition=partition)
+    assert producer.flush(30) == 0
+
+
+def truncate(deployment: Deployment, topic: str, partition: int = 0, offset: int = -1) -> None:
+    """Delete the records below an offset; by default all."""
+    where = TopicPartition(topic, partition, offset)
+    # A local name keeps the client alive: its futures never end without it.
+    admin = AdminClient(deployment.config)
+    admin.delete_records([where])[where].result(30)
+
+
+def delete(deployment: Deployment, *topics: str) -> None:
+    admin = AdminClient(deployment.config)
+    for future in admin.delete_topics(list(topics)).values():
+        future.result(30)
+
+
+def make_again(deployment: Deployment, *topics: str) -> None:
+    """Make topics that were deleted, as `sdp topics create` does."""
+    admin = AdminClient(deployment.config)
+    for spec in topics_of(deployment.plan):
+        if spec.name in topics:
+            new = NewTopic(spec.name, spec.partitions, 1, config=spec.config())
+
+            def is_made(new: NewTopic = new) -> bool:
+                # The deletion may take a moment.
+                with contextlib.suppress(KafkaException):
+                    admin.create_topics([new])[new.topic].result(30)
+                    return True
+                return False
+
+            deployment.eventually(f"{spec.name} is made again", is_made)
+
+
+def recreate(deployment: Deployment, *topics: str) -> None:
+    """Delete topics and make them again, empty."""
+    delete(deployment, *topics)
+    make_again(deployment, *topics)
+
+
+def commit_unpublished(deployment: Deployment, cluster: int) -> None:
+    """Seal and commit one more window, as a head does that dies before its release is public."""
+    head = DurableHead(deployment, cluster)
+    before = head.open().unpublished
+    if before is not None:
+        head.publish(before.data)
+    head.release()
+
+
+def body(worker: Worker) -> dict[str, object]:
+    """What /healthz says, be it well or not; empty while there is none."""
+    try:
+        url = f"http://127.0.0.1:{worker.operator_port}/healthz"
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        return json.load(error)
+    except OSError:
+        return {}
+
+
+def refused(worker: Worker) -> dict[int, str]:
+    """The clusters that a head refuses, and why."""
+    return {int(cluster): why for cluster, why in body(worker).get("refused", {}).items()}
+
+
+def windows(deployment: Deployment, cluster: int) -> list[int]:
+    """The windows of a cluster that are public; fails where one was released twice."""
+    return sorted(window for c, window in deployment.releases() if c == cluster)
+
+
+def has_no_gap(numbers: list[int]) -> bool:
+    return numbers == list(range(numbers[0], numbers[-1] + 1))
+
+
+def wait_for_windows(deployment: Deployment, count: int, clusters: Iterable[int]) -> None:
+    """Wait until each of these clusters has released so many windows more."""
+    wanted = {cluster: len(windows(deployment, cluster)) + count for cluster in clusters}
+    deployment.eventually(
+        f"clusters {sorted(wanted)} release {count} more windows",
+        lambda: all(len(windows(deployment, c)) >= n for c, n in wanted.items()),
+        90,
+    )
+
+
+def sdp(deployment: Deployment, *arguments: str) -> Result:
+    """Run the command line in this process: another one takes a second or two to start."""
+    environment = {name: None for name in os.environ if name.startswith("SDP_")}
+    settings = {k: v for k, v in deployment.environment().items() if k.startswith("SDP_")}
+    return CliRunner().invoke(main, arguments, env=environment | settings)
+
+
+def verify(deployment: Deployment, *, is_fine: bool = True) -> list[str]:
+    """Run `sdp ledger verify`, which must answer 0 or else 3; return the problems it names."""
+    verified = sdp(deployment, "ledger", "verify", "--json")
+    assert verified.exit_code == (0 if is_fine else 3), verified.output
+    return json.loads(verified.stdout)["problems"]
