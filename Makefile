@@ -1,4 +1,4 @@
-# The commands: make setup, check, format, demo, bench, lock. `make` alone lists all.
+# The commands: make setup, check, format, demo, bench, chaos, lock. `make` alone lists all.
 # Works with GNU Make 4.3 or newer and a path without spaces.
 
 PYTHON ?= python3
@@ -8,13 +8,20 @@ DEMO_ARGS ?=
 # Most tests wait for windows and brokers: three at a time keep two cores busy.
 PYTEST_ARGS ?= -n 3 --dist loadfile
 
+# How much the long suites do; `make check` runs a short part of each.
+CHAOS_FAULTS ?= 200
+CHAOS_SEED ?= 1
+FUZZ_SECONDS ?= 60
+SOAK_MINUTES ?= 60
+
 # Each is made last, so it stands for a step that was completed with exactly these inputs.
 DEPENDENCIES := $(VENV)/.dependencies
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check demo lint format test bench bench-quick proto lock clean
+.PHONY: help setup check demo lint format test bench bench-quick chaos fuzz soak protocol nightly \
+	proto lock clean
 
 help:  ## list these targets
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  make %-13s%s\n", $$1, $$2 }' Makefile
@@ -48,6 +55,23 @@ bench: setup  ## measure against the floors; a table and bench.json (a quiet mac
 
 bench-quick: setup  ## the same with fewer repeats, under a minute
 	$(BIN)/python tests/benchmarks/run.py --quick --output bench.json
+
+chaos: setup  ## inject CHAOS_FAULTS faults under load, verify after each; a table and chaos.json
+	$(BIN)/python tests/chaos/run.py --faults $(CHAOS_FAULTS) --seed $(CHAOS_SEED) \
+		--output chaos.json
+
+fuzz: setup  ## fuzz every decoder for FUZZ_SECONDS
+	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
+
+soak: setup  ## windows at a high rate for SOAK_MINUTES: memory, files, threads; soak.json
+	$(BIN)/python tests/soak/run.py --minutes $(SOAK_MINUTES) --output soak.json
+
+protocol: setup  ## search the model of the release protocol further than `make check` does
+	$(BIN)/python tests/protocol/deep_check.py
+
+nightly: setup  ## the long suites: protocol, chaos, soak, an hour of fuzzing
+	$(MAKE) protocol chaos soak
+	$(MAKE) fuzz FUZZ_SECONDS=3600
 
 demo: setup  ## the main job on a local Kafka; options in DEMO_ARGS="--json report.json"
 	$(BIN)/sdp demo $(DEMO_ARGS)

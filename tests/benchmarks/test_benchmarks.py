@@ -1,6 +1,5 @@
 """The suite itself, with tiny sizes: that it still runs, and that its arithmetic is right."""
 
-import importlib
 import json
 import os
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import importing_from
 
 from stream.privacy.discrete_gaussian import DiscreteGaussian
 
@@ -18,9 +18,8 @@ FOLDER = Path(__file__).parent
 @pytest.fixture(scope="module")
 def load():
     """Import a module of the suite, which finds its siblings as a script does."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FOLDER)
-        yield importlib.import_module
+    with importing_from(FOLDER) as import_module:
+        yield import_module
 
 
 @pytest.fixture(scope="module")
