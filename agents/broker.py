@@ -1,5 +1,8 @@
 """What a local Kafka broker is, whoever runs it."""
 
+import contextlib
+import itertools
+import os
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -11,6 +14,13 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 KAFKA_VERSION = "4.3.1"
+
+# Below the ranges that Linux (32768 and up), macOS and IANA (49152 and up) give to clients.
+_FIRST_PORT = 20_000
+# Ports of one process, and how many processes have ports of their own.
+_PORTS = 200
+_SHARES = 60
+_turns = itertools.count()
 
 BrokerKind = Literal["env", "container", "native", "mock"]
 
@@ -47,10 +57,19 @@ class Broker(ABC):
 
 
 def free_port() -> int:
-    """Return a loopback TCP port that nobody listens on at this moment."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a loopback TCP port that nobody uses at this moment.
+
+    It is not one of those that the system gives to clients: one that looks for a broker that is
+    away would sooner or later be given the broker's own port, and keep it. Nor is it one that was
+    returned a while ago and may not be in use yet, here or in a neighbour process.
+    """
+    first = _FIRST_PORT + os.getpid() % _SHARES * _PORTS
+    for turn in itertools.islice(_turns, _PORTS):
+        port = first + turn % _PORTS
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise BrokerError(f"no free port from {first} to {first + _PORTS - 1}")
 
 
 def wait_until_ready(

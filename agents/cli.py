@@ -244,11 +244,8 @@ def ledger_export(settings: Settings, plan: PrivacyPlan, file: Path) -> None:
     config = connection(settings.bootstrap_servers, settings.kafka_options)
     exported = export_ledgers(settings, config, plan, file)
     for found in exported:
-        foreign = f", {found.left_out} foreign ones left out" if found.left_out else ""
-        what = (
-            f"NOT IN THE BACKUP: {found.problem}" if found.problem else f"{found.records} records"
-        )
-        click.echo(f"cluster {found.cluster}: {what}{foreign}")
+        what = f"{found.records} records, {found.left_out} foreign ones left out"
+        click.echo(f"cluster {found.cluster}: {found.problem or what}")
     if any(found.problem for found in exported):
         sys.exit(ANSWER_IS_NO)
 

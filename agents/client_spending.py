@@ -70,15 +70,20 @@ def budgets_at(
     Raises:
         LedgerError: they do not fit together.
     """
-    known = _up_to(sequence, values)
+    known = _up_to(plan, cluster, sequence, values)
     return rebuild(plan.cap_units, known, plan.plan_id, cluster, sequence, digest)
 
 
-def _up_to(sequence: int, values: Iterable[bytes]) -> Iterator[bytes]:
+def _up_to(
+    plan: PrivacyPlan, cluster: int, sequence: int, values: Iterable[bytes]
+) -> Iterator[bytes]:
+    """Yield all but what the cluster's head wrote later; of foreign bytes `rebuild` will tell."""
     for data in values:
         try:
-            is_later = decode_participation(data).sequence > sequence
+            record = decode_participation(data)
         except MalformedMessageError:
-            is_later = False  # what it is instead is for `rebuild` to say
-        if not is_later:
+            yield data
+            continue
+        is_ours = (record.plan_id, record.cluster) == (plan.plan_id, cluster)
+        if not is_ours or record.sequence <= sequence:
             yield data

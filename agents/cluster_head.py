@@ -29,16 +29,20 @@ from .feed import PartitionFeed
 from .kafka_edge import LogEnds, now_ms
 from .observability import Health
 from .ownership import FINISH_S, Owned, finish, take_over
-from .partition import ClusterOpener, OpenedCluster, Unpublished, group_of
+from .partition import ClusterOpener, OpenedCluster, group_of, outgoing
 from .protocol_steps import Step, Watcher, nobody
 from .publisher import Publisher
 from .record_batch import RecordBatch
-from .transactions import OutgoingRecord, OwnershipLostError, TransactionFailedError
+from .takeover_checks import Unpublished, offset_note
+from .topic_ids import Topics
+from .topic_watch import TopicWatch
+from .transactions import OwnershipLostError, TransactionFailedError
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.02
 _BEAT_S = 0.2
+_RETRY_S = 0.5
 _THREADS = 8
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -51,6 +55,7 @@ class _Shard(Owned):
         super().__init__(opened.writer, epoch, metadata)
         self.head = opened.head
         self.unpublished: Unpublished | None = opened.unpublished
+        self.asks_at = 0.0
 
 
 class HeadService(Service):
@@ -68,6 +73,7 @@ class HeadService(Service):
         feed_options: Mapping[str, object],
         metrics: HeadMetrics,
         health: Health,
+        topics: Topics | None = None,
         watch: Watcher = nobody,
     ) -> None:
         """Set up; nothing is asked of Kafka before the service starts."""
@@ -94,10 +100,13 @@ class HeadService(Service):
             channel=channel,
             **feed_options,  # type: ignore[arg-type]
         )
+        self._topics = None if topics is None else TopicWatch(topics, self._feed.rejoin)
 
     async def on_start(self) -> None:
         """Begin to read once the agent does."""
         await wait_for_agent(self._app, self._channel)
+        if self._topics is not None:
+            await self.add_runtime_dependency(self._topics)
         await self.add_runtime_dependency(self._feed)
 
     async def on_shutdown(self) -> None:
@@ -160,8 +169,7 @@ class HeadService(Service):
     async def _beat(self) -> None:
         while not self.should_stop:
             self._health.beat()
-            # A spare head, to which the group gives nothing, is well too.
-            self._tell_health(is_ready=self._feed.has_joined)
+            self._tell_health()
             await self.sleep(_BEAT_S)
 
     async def _tend(self, cluster: int, shard: _Shard) -> None:
@@ -199,10 +207,13 @@ class HeadService(Service):
         return True
 
     async def _ask_end(self, cluster: int, shard: _Shard, window: int) -> bool:
+        if time.monotonic() < shard.asks_at:
+            return False
         try:
             end = await self._blocking(self._ends.end_offset, self._names.updates, cluster)
         except KafkaException as error:
             log.warning("cluster %d: the log's end cannot be asked for: %s", cluster, error)
+            shard.asks_at = time.monotonic() + _RETRY_S
             return False
         shard.head.expect(window, end)
         self._metrics.observe_lag(cluster, max(0, end - shard.head.position))
@@ -228,20 +239,11 @@ class HeadService(Service):
         return shard.head.seal(now_ms())
 
     def _write(self, shard: _Shard, cell: SealedCell) -> None:
-        key = str(cell.cluster).encode()
-        records = []
-        if cell.ledger_record is not None:
-            records.append(
-                OutgoingRecord(self._names.ledger, cell.cluster, key, cell.ledger_record)
-            )
-        if cell.release is not None:
-            records.append(OutgoingRecord(self._names.outbox, cell.cluster, key, cell.release))
-        records += [
-            OutgoingRecord(self._names.participation, cell.cluster, each, data)
-            for each, data in cell.participation
-        ]
-        resume = TopicPartition(self._names.updates, cell.cluster, cell.resume_offset)
-        shard.writer.write(records, resume, shard.metadata)
+        sequence = shard.head.sequence if cell.record is None else cell.record.sequence
+        resume = TopicPartition(
+            self._names.updates, cell.cluster, cell.resume_offset, offset_note(sequence)
+        )
+        shard.writer.write(outgoing(self._names, cell), resume, shard.metadata)
 
     async def _publish(self, cluster: int, shard: _Shard, unpublished: Unpublished) -> bool:
         """Step 4: publish what has committed, at the time that the plan says."""
@@ -271,11 +273,14 @@ class HeadService(Service):
         if self._shards.get(cluster) is shard:
             del self._shards[cluster]
 
-    def _tell_health(self, *, is_ready: bool) -> None:
-        self._health.is_ready = is_ready
+    def _tell_health(self) -> None:
+        gone = list(self._topics.gone) if self._topics else []
+        # A spare head, to which the group gives nothing, is well too.
+        self._health.is_ready = self._feed.has_joined and not gone
         self._health.details = {
             "clusters": sorted(self._shards),
             "refused": {str(cluster): why for cluster, why in sorted(self._refused.items())},
+            "deleted_topics": gone,
         }
 
     async def _blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -33,6 +33,7 @@ from faust.types import ChannelT
 from mode import Service
 
 from stream.aggregation.intake import Record
+from stream.errors import StreamError
 
 from .kafka_edge import client_log
 from .record_batch import PartitionOwner, RecordBatch
@@ -42,13 +43,9 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.02
 _RETRY_S = 0.5
 _STOP_TIMEOUT_S = 8.0
-# The records that were to be read next are gone, or we may not have them.
-_LOG_CHANGED = frozenset(
-    {
-        KafkaError.OFFSET_OUT_OF_RANGE,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-    }
+# The records that were to be read next are not ours to read.
+_NOT_ALLOWED = frozenset(
+    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
 )
 _T = TypeVar("_T")
 
@@ -156,6 +153,10 @@ class PartitionFeed(Service):
             consumer.close()
         except concurrent.futures.CancelledError:
             log.info("the event loop is closing; the consumer stops without it")
+        except StreamError as error:
+            # Nothing is wrong with the group: nobody should have to wait for our session's end.
+            consumer.close()
+            self._in_loop_soon(self._report(error))
         except BaseException as error:  # noqa: BLE001 - a thread's error must reach the worker
             self._in_loop_soon(self._report(error))
 
@@ -168,7 +169,11 @@ class PartitionFeed(Service):
         )
 
     async def _report(self, error: BaseException) -> None:
-        log.error("reading %s failed: %r", self._topic, error, exc_info=error)
+        if isinstance(error, StreamError):
+            # An expected refusal: its text says all, a traceback would hide it.
+            log.error("%s is not read any more: %s", self._topic, error)
+        else:
+            log.error("reading %s failed: %r", self._topic, error, exc_info=error)
         await self.crash(error)
 
     def _fetch(self, consumer: Consumer) -> list[Message]:
@@ -207,11 +212,11 @@ class PartitionFeed(Service):
         return Record(offset, timestamp_ms, message.value())
 
     def _recover(self, partition: int, error: KafkaError) -> None:
-        """Read on where the client stopped, unless the log is not what it was."""
-        if error.fatal() or error.code() in _LOG_CHANGED:
+        """Read on where the client stopped, in a moment."""
+        if error.fatal() or error.code() in _NOT_ALLOWED:
             raise KafkaException(error)
         # With auto.offset.reset=error the client stops at whatever it cannot resolve itself, for
-        # example a leader's epoch after a broker came back: only a seek starts it again.
+        # example a leader's epoch after a broker came back, or an offset that is gone.
         log.warning("%s partition %d: %s; reading on", self._topic, partition, error.str())
         self._retry_at[partition] = time.monotonic() + _RETRY_S
 
@@ -231,8 +236,7 @@ class PartitionFeed(Service):
         now = time.monotonic()
         for partition in [p for p, due in self._retry_at.items() if due <= now]:
             del self._retry_at[partition]
-            offset = self._position_by_partition[partition]
-            consumer.seek(TopicPartition(self._topic, partition, offset))
+            self._seek_to(partition, self._position_by_partition[partition], consumer)
         with contextlib.suppress(queue.Empty):
             while True:
                 self._commands.get_nowait()(consumer)
@@ -240,9 +244,18 @@ class PartitionFeed(Service):
     def _seek(self, partition: int, offset: int, epoch: int, consumer: Consumer) -> None:
         # A partition that was opened anew since has a newer epoch, and is left alone.
         if self._epoch_by_partition.get(partition, epoch) < epoch:
-            consumer.seek(TopicPartition(self._topic, partition, offset))
             self._epoch_by_partition[partition] = epoch
             self._position_by_partition[partition] = offset
+            self._seek_to(partition, offset, consumer)
+
+    def _seek_to(self, partition: int, offset: int, consumer: Consumer) -> None:
+        try:
+            consumer.seek(TopicPartition(self._topic, partition, offset))
+        except KafkaException as error:
+            # The client does not take an offset where it could not resolve one. Opened anew, the
+            # owner finds out what is still there, and where to read on.
+            log.warning("%s partition %d is opened anew: %s", self._topic, partition, error)
+            self.rejoin()
 
     def _rejoin(self, consumer: Consumer) -> None:
         consumer.unsubscribe()

@@ -27,11 +27,13 @@ from stream.privacy.plan import PrivacyPlan
 from .app import RoleApp, wait_for_agent
 from .feed import PartitionFeed
 from .kafka_edge import LogEnds, now_ms
-from .model_opener import ModelOpener, outgoing
+from .model_opener import ModelOpener, model_group, outgoing
 from .observability import Health
 from .ownership import Owned, finish, take_over
 from .protocol_steps import Step, Watcher, nobody
 from .record_batch import RecordBatch
+from .topic_ids import Topics
+from .topic_watch import TopicWatch
 from .transactions import OwnershipLostError, TransactionalWriter, TransactionFailedError
 
 log = logging.getLogger(__name__)
@@ -67,6 +69,7 @@ class GlobalService(Service):
         feed_options: Mapping[str, object],
         metrics: GlobalMetrics,
         health: Health,
+        topics: Topics | None = None,
         watch: Watcher = nobody,
     ) -> None:
         """Set up; nothing is asked of Kafka before the service starts."""
@@ -84,16 +87,19 @@ class GlobalService(Service):
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="global")
         self._feed = PartitionFeed(
             topic=self._names.releases,
-            group=f"sdp-global-{plan.plan_id_hex}",
+            group=model_group(plan),
             isolation_level="read_committed",
             owner=self,
             channel=channel,
             **feed_options,  # type: ignore[arg-type]
         )
+        self._topics = None if topics is None else TopicWatch(topics, self._feed.rejoin)
 
     async def on_start(self) -> None:
         """Begin to read once the agent does."""
         await wait_for_agent(self._app, self._channel)
+        if self._topics is not None:
+            await self.add_runtime_dependency(self._topics)
         await self.add_runtime_dependency(self._feed)
         # A second global agent waits for the first one's partition: well, and not in charge.
         self._tell_health()

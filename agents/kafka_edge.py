@@ -7,13 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from confluent_kafka import (
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 # Control records of transactions take offsets too: reach back further than what is wanted.
@@ -209,6 +203,19 @@ def retry_while_away(what: str, call: Callable[[], _T]) -> _T:
             time.sleep(_RETRY_S)
 
 
+def known_offset(offset: int) -> int:
+    """Return an offset that an admin client was told; -1 stands for none.
+
+    Raises:
+        KafkaException: it is none at all. A broker that is still to hear who leads a partition
+            may answer so, and without an error.
+    """
+    if offset < -1:
+        reason = "the broker does not know the offset yet"
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, reason))
+    return offset
+
+
 class LogEnds:
     """Asks a broker where partitions begin and end; safe to share between threads."""
 
@@ -233,6 +240,11 @@ class LogEnds:
 
     def committed_offset(self, group: str, topic: str, partition: int) -> int | None:
         """Return what ``group`` has committed for the partition, or None for nothing."""
+        committed = self.committed(group, topic, partition)
+        return None if committed is None else committed[0]
+
+    def committed(self, group: str, topic: str, partition: int) -> tuple[int, str] | None:
+        """Return the offset that ``group`` has committed, and the note that goes with it."""
         # Not an AdminClient: librdkafka crashes the process when a broker answers that question
         # of one with an error that it would ask again after (2.16, a coordinator that loads).
         consumer = Consumer(
@@ -245,26 +257,31 @@ class LogEnds:
             consumer.close()
         if answer.error is not None:
             raise KafkaException(answer.error)
-        return answer.offset if answer.offset >= 0 else None
+        return (answer.offset, answer.metadata or "") if answer.offset >= 0 else None
 
     def _offset(self, topic: str, partition: int, spec: OffsetSpec) -> int:
         where = TopicPartition(topic, partition)
 
-        def ask(admin: AdminClient) -> int:
+        def question(admin: AdminClient, timeout_s: float) -> int:
             futures = admin.list_offsets(
                 {where: spec},
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=self._timeout_s,
+                request_timeout=timeout_s,
             )
-            return int(futures[where].result(2 * self._timeout_s).offset)
+            return known_offset(futures[where].result(2 * timeout_s).offset)
 
-        return self._ask(ask)
+        return self.ask(question)
 
-    def _ask(self, question: Callable[[AdminClient], int]) -> int:
+    def ask(self, question: Callable[[AdminClient, float], _T]) -> _T:
+        """Return the answer to ``question``, which is given an admin client and a time-out.
+
+        Raises:
+            KafkaException: the broker cannot be asked.
+        """
         # A local name keeps the client alive: its futures never end without it.
         admin = self._admin
         try:
-            return question(admin)
+            return question(admin, self._timeout_s)
         except TimeoutError:
             self._admin = AdminClient(dict(self._config))
             raise KafkaException(

@@ -41,9 +41,17 @@ class LedgerAudit:
         self._malformed = 0
         self._foreign = 0
 
-    def begin_ledger(self, cluster: int, begin_offset: int) -> None:
-        """Note the first offset that the broker still has of a ledger."""
-        self._clusters[cluster].begin(begin_offset)
+    def begin_ledger(
+        self, cluster: int, begin_offset: int, noted_record: int | None = None
+    ) -> None:
+        """Note what is known of a ledger before it is read.
+
+        Args:
+            cluster: Whose ledger.
+            begin_offset: The first offset that the broker still has of it.
+            noted_record: A record that it had before; None if no such is known.
+        """
+        self._clusters[cluster].begin(begin_offset, noted_record)
 
     def take_record(self, cluster: int, data: bytes | None, *, is_settled: bool = True) -> None:
         """Check the next record of a ledger.

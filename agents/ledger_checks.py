@@ -110,6 +110,7 @@ class ClusterAudit:
         self._cluster = cluster
         self._problems = problems
         self._newest_hash = b""
+        self._noted_record: int | None = None
         self._highest_spent = 0
         # What the sealed windows up to each one have cost; how many of them are throttled.
         self._totals = [0]
@@ -140,8 +141,9 @@ class ClusterAudit:
         self.first_fault = self.first_fault or text
         self._problems.add(f"ledger of cluster {self._cluster}: {text}")
 
-    def begin(self, begin_offset: int) -> None:
-        """Note the first offset that the broker still has; must be 0."""
+    def begin(self, begin_offset: int, noted_record: int | None) -> None:
+        """Note the first offset that the broker still has, and a record that must be there."""
+        self._noted_record = noted_record
         if begin_offset > 0:
             self.fault(f"truncated: the records below offset {begin_offset} are gone")
 
@@ -176,6 +178,12 @@ class ClusterAudit:
 
     def finish(self) -> None:
         """Check what can be said only of the whole ledger."""
+        newest, noted = self.newest, self._noted_record
+        if newest is not None and noted is not None and newest.sequence < noted:
+            self.fault(
+                f"it ends at record {newest.sequence}, but the heads' group has committed an "
+                f"offset with record {noted}: it is older than what was spent"
+            )
         if self.newest is not None and self.newest.spent_units != self._total_units():
             self.fault(
                 f"record {self.newest.sequence} says that {self.newest.spent_units} units are "

@@ -11,6 +11,7 @@ from stream.privacy.plan import PrivacyPlan
 
 from .kafka_edge import LogEnds, read_tail
 from .partition import group_of
+from .takeover_checks import noted_record
 
 _TIMEOUT_S = 30.0
 # The end of a partition is seen when a fetch comes back empty: let it come back at once.
@@ -44,9 +45,17 @@ class LedgerReader:
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
-    def require_topics(self) -> None:
-        """Raise `LedgerError` unless the topics to read are there, as the plan needs them."""
-        expected = {self._names.ledger: self._plan.cluster_count, self._names.releases: 1}
+    def require_topics(self, *, is_deep: bool = False) -> None:
+        """Raise `LedgerError` unless the topics to read are there, as the plan needs them.
+
+        Args:
+            is_deep: Whether those of a deep verification are to be read too.
+        """
+        names, clusters = self._names, self._plan.cluster_count
+        expected = {names.ledger: clusters, names.releases: 1}
+        if is_deep:
+            expected |= dict.fromkeys((names.updates, names.outbox, names.rejects), clusters)
+            expected |= dict.fromkeys((names.model, names.model_state), 1)
         if self._plan.scope == "client":
             expected[self._names.participation] = self._plan.cluster_count
         for topic, count in expected.items():
@@ -117,6 +126,17 @@ class LedgerReader:
             ]
         finally:
             everything.close()
+
+    def noted_record(self, cluster: int) -> int | None:
+        """Return the newest record that the heads' offset tells of; None if that is not known."""
+        ends = LogEnds(self._config, _TIMEOUT_S)
+        try:
+            committed = ends.committed(group_of(self._plan), self._names.updates, cluster)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                return None  # an auditor need not be allowed to look at it
+            raise
+        return noted_record(committed[1]) if committed else None
 
     def traces(self, cluster: int) -> list[str]:
         """Return what shows that a ledger was there before, though it holds nothing."""

@@ -9,17 +9,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from schemas import (
-    LedgerKind,
-    LedgerRecord,
-    MalformedMessageError,
-    TopicNames,
-    decode_release,
-    encode_ledger_record,
-    release_digest,
-)
+from schemas import LedgerKind, LedgerRecord, TopicNames, encode_ledger_record
 from stream.budget.client_budgets import ClientBudgets
-from stream.cluster_head import ClusterHead, records_needed
+from stream.cluster_head import ClusterHead, SealedCell, records_needed
 from stream.errors import LedgerError
 from stream.ledger_chain import decode_record, genesis
 from stream.participation_log import rebuild
@@ -28,31 +20,19 @@ from stream.privacy.plan import PrivacyPlan
 
 from .kafka_edge import LogEnds, Tail, now_ms, read_all, read_tail
 from .protocol_steps import Step, Watcher, nobody
-from .public_charges import PublicCharge, newest_public_charge
+from .public_charges import newest_public_charge
 from .recovery import Recovery
 from .settings import Settings
+from .takeover_checks import Traces, Unpublished
+from .topic_ids import Topics
 from .transactions import OutgoingRecord, TransactionalWriter
 
 log = logging.getLogger(__name__)
 
 # So many links of the chain are checked at each start; `sdp ledger verify` checks all of them.
 _LINKS_CHECKED = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Unpublished:
-    """What has committed and shows at the time that the plan says, not before.
-
-    Attributes:
-        window: The window.
-        data: The release, which must be seen to be public, again if need be; None for a window
-            without one.
-        notice: What the log says of it then; empty for nothing.
-    """
-
-    window: int
-    data: bytes | None
-    notice: str = ""
+# A head's clock may disagree with the broker's by so much.
+_CLOCK_SKEW_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +60,30 @@ def group_of(plan: PrivacyPlan) -> str:
     return f"sdp-head-{plan.plan_id_hex}"
 
 
+def head_identity(plan: PrivacyPlan, cluster: int) -> str:
+    """Return the transactional id of the one producer that may write for a cluster."""
+    return f"sdp-head-{plan.plan_id_hex}-{cluster}"
+
+
+def read_traces(
+    config: Mapping[str, str], ends: LogEnds, plan: PrivacyPlan, cluster: int
+) -> Traces:
+    """Read what was written along with a cluster's ledger, or because of it.
+
+    Raises:
+        KafkaException: the broker cannot be asked.
+    """
+    names = TopicNames(plan.topic_prefix)
+    return Traces(
+        names=names,
+        plan=plan,
+        cluster=cluster,
+        outbox=read_tail(config, names.outbox, cluster, 1, bytes),
+        released=newest_public_charge(config, names, plan, cluster),
+        committed=ends.committed(group_of(plan), names.updates, cluster),
+    )
+
+
 class ClusterOpener:
     """Opens clusters of one plan. Blocks; safe to use from several threads."""
 
@@ -91,13 +95,16 @@ class ClusterOpener:
         noise: NoiseSource,
         max_message_bytes: int,
         *,
+        topics: Topics | None = None,
         unsafe_mock_broker: bool = False,
         watch: Watcher = nobody,
     ) -> None:
         """Set up; the broker is first asked by `open`.
 
+        ``topics``: What must be there, or no cluster is opened.
         ``unsafe_mock_broker``: librdkafka's mock shows aborted records, so none are made there.
         """
+        self._topics = topics
         self._settles = not unsafe_mock_broker
         self._watch = watch
         self._settings = settings
@@ -116,36 +123,37 @@ class ClusterOpener:
 
         Raises:
             LedgerError: the ledger is missing, broken, foreign, or older than what is public.
+            FencedError: another head took over meanwhile.
             KafkaException: the broker cannot be asked.
         """
+        if self._topics is not None:
+            self._topics.require()
         writer = TransactionalWriter(
             self._config,
-            f"sdp-head-{self._plan.plan_id_hex}-{cluster}",
+            head_identity(self._plan, cluster),
             transaction_timeout_ms=self._settings.transaction_timeout_ms,
             request_timeout_s=self._settings.request_timeout_s,
             max_message_bytes=self._max_message_bytes,
             watch=self._watch,
         )
-        writer.fence([(topic, cluster) for topic in self._own] if self._settles else ())
-        self._watch(Step.READ_STATE)
-        count = max(_LINKS_CHECKED, records_needed(self._plan))
-        tail = read_tail(self._config, self._names.ledger, cluster, count, bytes)
-        if tail.begin > 0:
-            raise LedgerError(
-                f"the ledger of cluster {cluster} was truncated: its records below offset "
-                f"{tail.begin} are gone. Restore the topic {self._names.ledger} from a backup, "
-                "or start a new plan on new topics."
-            )
-        if tail.values and self._settles:
-            self._watch(Step.RESTORE)
-            tail = Recovery(self._config, self._names, writer).restore_cluster(
-                self._plan, cluster, tail
-            )
-        outbox = read_tail(self._config, self._names.outbox, cluster, 1, bytes)
-        released = newest_public_charge(self._config, self._names, self._plan, cluster)
+        own = [(topic, cluster) for topic in self._own] if self._settles else []
+        writer.fence(own)
+        try:
+            return self._open(cluster, writer)
+        except LedgerError:
+            # What was read before and after another head took over need not fit together: only
+            # who is still in charge may refuse the cluster.
+            if own:
+                writer.settle(own)
+            raise
+
+    def _open(self, cluster: int, writer: TransactionalWriter) -> OpenedCluster:
+        tail = self._read_ledger(cluster, writer)
+        traces = read_traces(self._config, self._ends, self._plan, cluster)
         if not tail.values:
+            traces.check_empty()
             self._watch(Step.GENESIS)
-            tail = self._begin(cluster, writer, outbox, released)
+            tail = self._begin(cluster, writer)
         head = ClusterHead(
             self._plan,
             cluster,
@@ -156,33 +164,31 @@ class ClusterOpener:
             clients=self._clients(cluster, tail.values),
         )
         newest = decode_record(tail.values[-1], cluster)
-        self._check_against_public(cluster, newest, released)
-        unpublished = self._unpublished(cluster, newest, outbox, released)
+        traces.check_not_older(newest)
+        unpublished = traces.unpublished(tail.values)
+        lost = self._skip_deleted(head, newest)
         self._watch(Step.CONSUME)
-        return OpenedCluster(head, writer, newest, unpublished, self._skip_deleted(head))
+        return OpenedCluster(head, writer, newest, unpublished, lost)
 
-    def _begin(
-        self,
-        cluster: int,
-        writer: TransactionalWriter,
-        outbox: Tail[bytes],
-        released: PublicCharge | None,
-    ) -> Tail[bytes]:
-        """Write the first record of a ledger that was never there before."""
-        traces = []
-        if outbox.values or outbox.begin > 0:
-            traces.append(f"{self._names.outbox} has been written to")
-        if released is not None:
-            traces.append(f"{self._names.releases} holds releases of this cluster")
-        committed = self._ends.committed_offset(group_of(self._plan), self._names.updates, cluster)
-        if committed is not None:
-            traces.append("the consumer group has committed an offset")
-        if traces:
+    def _read_ledger(self, cluster: int, writer: TransactionalWriter) -> Tail[bytes]:
+        """Read the newest records, and restore what a broker has lost of them."""
+        self._watch(Step.READ_STATE)
+        count = max(_LINKS_CHECKED, records_needed(self._plan))
+        tail = read_tail(self._config, self._names.ledger, cluster, count, bytes)
+        if tail.begin > 0:
             raise LedgerError(
-                f"the ledger of cluster {cluster} is empty, though it must have existed: "
-                f"{'; '.join(traces)}. Restore the topic {self._names.ledger} from a backup, or "
-                "start a new plan on new topics."
+                f"the ledger of cluster {cluster} was truncated: its records below offset "
+                f"{tail.begin} are gone. Restore the topic {self._names.ledger} from a backup "
+                "(sdp ledger import), or start a new plan on new topics."
             )
+        if not self._settles:
+            return tail
+        self._watch(Step.RESTORE)
+        recovery = Recovery(self._config, self._names, writer)
+        return recovery.restore_cluster(self._plan, cluster, tail)
+
+    def _begin(self, cluster: int, writer: TransactionalWriter) -> Tail[bytes]:
+        """Write the first record of a ledger that was never there before."""
         moment_ms = now_ms()
         first = max(0, self._plan.window_of(moment_ms))
         begin_ms = self._plan.window_end_ms(first) - self._plan.window_length_ms
@@ -208,71 +214,17 @@ class ClusterOpener:
             newest.participation_digest,
         )
 
-    def _check_against_public(
-        self, cluster: int, newest: LedgerRecord, released: PublicCharge | None
-    ) -> None:
-        if released is not None and (
-            released.sequence > newest.sequence or released.spent_units > newest.spent_units
-        ):
+    def _skip_deleted(self, head: ClusterHead, newest: LedgerRecord) -> int:
+        """Move past updates that the broker has deleted; return how many there were."""
+        topic, cluster = self._names.updates, head.cluster
+        begin, end = (
+            ask(topic, cluster) for ask in (self._ends.begin_offset, self._ends.end_offset)
+        )
+        if head.position > end or self._is_made_again(head, newest):
             raise LedgerError(
-                f"the ledger of cluster {cluster} ends at record {newest.sequence}, but a release "
-                f"of record {released.sequence} is public: the ledger is older than what was "
-                f"spent. Restore the topic {self._names.ledger} from a newer backup, or start a "
-                "new plan on new topics."
-            )
-
-    def _unpublished(
-        self, cluster: int, newest: LedgerRecord, outbox: Tail[bytes], released: PublicCharge | None
-    ) -> Unpublished | None:
-        """Return the release that the newest record paid for, to be published (again)."""
-        # The last release was public before the record that closes the ledger was written.
-        is_over = newest.kind is LedgerKind.EXHAUSTED
-        end = Unpublished(newest.window, None) if is_over else None
-        if not outbox.values:
-            if newest.kind is LedgerKind.RELEASE and (
-                released is None or released.sequence < newest.sequence
-            ):
-                # Safe, since nothing is drawn again: the charge stays, the release is lost.
-                log.error(
-                    "cluster %d: the outbox has lost the release of window %d before it was "
-                    "published; its charge stays spent",
-                    cluster,
-                    newest.window,
-                )
-            return end
-        data = outbox.values[-1]
-        try:
-            release = decode_release(data)
-        except MalformedMessageError as error:
-            raise LedgerError(
-                f"the outbox of cluster {cluster} holds foreign bytes ({error}): find their "
-                f"writer, and delete the records of {self._names.outbox}"
-            ) from error
-        if release.sequence > newest.sequence:
-            raise LedgerError(
-                f"the outbox of cluster {cluster} holds the release of record "
-                f"{release.sequence}, but the ledger ends at {newest.sequence}: the ledger is "
-                f"older. Restore the topic {self._names.ledger} from a newer backup, or start a "
-                "new plan on new topics."
-            )
-        if newest.kind is LedgerKind.RELEASE and (
-            release.sequence == newest.sequence and release_digest(data) != newest.release_digest
-        ):
-            raise LedgerError(
-                f"the outbox of cluster {cluster} does not hold the bytes that record "
-                f"{newest.sequence} of the ledger paid for. Nothing is published; find who wrote "
-                f"to {self._names.outbox}."
-            )
-        return end or Unpublished(release.window, data)
-
-    def _skip_deleted(self, head: ClusterHead) -> int:
-        begin = self._ends.begin_offset(self._names.updates, head.cluster)
-        end = self._ends.end_offset(self._names.updates, head.cluster)
-        if head.position > end:
-            raise LedgerError(
-                f"the ledger of cluster {head.cluster} has read further than "
-                f"{self._names.updates} goes: it was deleted and made again. Start a new plan on "
-                "new topics."
+                f"the ledger of cluster {cluster} has read updates up to offset {head.position}, "
+                f"but {topic} has others there: it was deleted and made again. Start a new plan "
+                "on new topics."
             )
         lost = max(0, begin - head.position)
         if lost:
@@ -280,11 +232,32 @@ class ClusterOpener:
             log.error(
                 "cluster %d: the broker deleted updates before they were read; their windows are "
                 "released without them (sdp_updates_lost_total says how many)",
-                head.cluster,
+                cluster,
             )
             head.advance(begin)
         return lost
 
+    def _is_made_again(self, head: ClusterHead, newest: LedgerRecord) -> bool:
+        """Say whether what was read must have been appended after it was read."""
+        if not self._settles or newest.kind is LedgerKind.GENESIS:
+            return False
+        after_ms = newest.sealed_at_ms + _CLOCK_SKEW_MS
+        return self._ends.offset_at(self._names.updates, head.cluster, after_ms) < head.position
+
     def _max_open_windows(self) -> int:
         window_bytes = 8 * self._plan.release_size
         return max(2, (self._settings.window_memory_mib << 20) // window_bytes)
+
+
+def outgoing(names: TopicNames, cell: SealedCell) -> list[OutgoingRecord]:
+    """Return the records that make ``cell`` durable; none of them is public."""
+    key = str(cell.cluster).encode()
+    records = []
+    if cell.ledger_record is not None:
+        records.append(OutgoingRecord(names.ledger, cell.cluster, key, cell.ledger_record))
+    if cell.release is not None:
+        records.append(OutgoingRecord(names.outbox, cell.cluster, key, cell.release))
+    return records + [
+        OutgoingRecord(names.participation, cell.cluster, each, data)
+        for each, data in cell.participation
+    ]

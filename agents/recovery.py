@@ -13,26 +13,25 @@ published or be about to publish it.
 """
 
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from schemas import (
+    LedgerKind,
     LedgerRecord,
-    MalformedMessageError,
     TopicNames,
-    decode_model_snapshot,
-    decode_model_state,
     decode_participation,
     decode_release,
     participation_key,
     release_digest,
 )
 from stream.errors import LedgerError
-from stream.ledger_chain import continuation, decode_record, readable_records
+from stream.ledger_chain import continuation, decode_record, readable_records, record_faults
 from stream.participation_log import digest_of
 from stream.privacy.plan import PrivacyPlan
 
 from .kafka_edge import Tail, read_tail
+from .model_versions import Version, newest_version, or_none, snapshot_version, state_version
 from .transactions import OutgoingRecord, TransactionalWriter
 
 log = logging.getLogger(__name__)
@@ -41,8 +40,6 @@ log = logging.getLogger(__name__)
 _LOG_RECORDS = 100
 # A model's record may be large, and at most one of them is missing.
 _MODEL_RECORDS = 8
-
-_Version = Callable[[bytes], int | None]
 
 
 class Recovery:
@@ -57,35 +54,43 @@ class Recovery:
         self._writer = writer
 
     def restore_cluster(self, plan: PrivacyPlan, cluster: int, tail: Tail[bytes]) -> Tail[bytes]:
-        """Return the ledger's ``tail``, not empty, with the records that had to be restored.
+        """Return the ledger's ``tail`` with the records that had to be restored.
 
         Raises:
             LedgerError: the newest record cannot be read.
             KafkaException: the broker cannot be asked, or refuses.
+            TimeoutError: it does not decide a transaction.
         """
+        logged = self._log(self._names.ledger, cluster, bytes)
+        first = [] if tail.values else _first_record(plan, cluster, logged)
+        tail = replace(tail, values=[*tail.values, *first])
+        if not tail.values:
+            return tail
         newest = decode_record(tail.values[-1], cluster)
         known = set(tail.values)
-        candidates = [
-            data for data in self._log(self._names.ledger, cluster, bytes) if data not in known
-        ]
-        is_lost = self._lacks_release(cluster, newest) or self._lacks_participation(cluster, newest)
-        if not is_lost and not any(candidates):
+        candidates = [data for data in logged if data not in known]
+        unpaid = self._lacking_participation(cluster, tail) if plan.scope == "client" else []
+        is_lost = self._lacks_release(cluster, newest) or bool(unpaid)
+        if not is_lost and not any((*first, *candidates)):
             return tail
-        written = self._written(cluster, [newest, *readable_records(candidates)])
+        written = self._written(cluster, [newest, *unpaid, *readable_records(candidates)])
         records = continuation(plan, cluster, tail.values[-1], candidates, written.is_whole)
         values = [decode_record(data, cluster) for data in records]
         # What is written once more than needed is passed over by its readers.
-        again = [newest, *values] if is_lost and _goes_with(written, tail, newest) else values
+        again = [newest] if is_lost and _goes_with(written, tail, newest) else []
+        paid_again = unpaid if again else []
         self._write_again(
             {
-                self._names.ledger: [(str(cluster).encode(), data) for data in records],
+                self._names.ledger: [(str(cluster).encode(), data) for data in (*first, *records)],
                 self._names.outbox: [
                     (str(cluster).encode(), written.releases[record.release_digest])
-                    for record in again
+                    for record in (*again, *values)
                     if record.release_digest in written.releases
                 ],
                 self._names.participation: [
-                    pair for record in again for pair in written.pairs_of(record.sequence)
+                    pair
+                    for record in (*paid_again, *values)
+                    for pair in written.pairs_of(record.sequence)
                 ],
             },
             cluster,
@@ -105,10 +110,10 @@ class Recovery:
         return _Written({release_digest(data): data for data in releases if data}, participation)
 
     def _participation(
-        self, cluster: int, sequences: Container[int]
+        self, cluster: int, sequences: Collection[int]
     ) -> dict[int, dict[bytes, bytes]]:
         """Return the participation records of these ledger records, by sequence and key."""
-        sequence_of = _or_none(lambda data: decode_participation(data).sequence)
+        sequence_of = or_none(lambda data: decode_participation(data).sequence)
 
         def keep(data: bytes) -> bytes:
             return data if sequence_of(data) in sequences else b""
@@ -128,62 +133,62 @@ class Recovery:
                 record = decode_participation(data)
                 found.setdefault(record.sequence, {})[participation_key(record)] = data
             # A snapshot has as many parts as there are clients; its delta comes before them.
-            has_deltas = all(any(key[:1] == b"d" for key in keys) for keys in found.values())
-            if (found and has_deltas) or tail.is_complete:
+            has_deltas = all(
+                any(key[:1] == b"d" for key in found.get(sequence, ())) for sequence in sequences
+            )
+            if has_deltas or tail.is_complete:
                 return found
             count *= 4
 
     def _lacks_release(self, cluster: int, newest: LedgerRecord) -> bool:
         """Say whether the outbox ends before the release of ``newest``."""
-        sequence_of = _or_none(lambda data: decode_release(data).sequence)
+        sequence_of = or_none(lambda data: decode_release(data).sequence)
         return bool(newest.release_digest) and self._ends_before(
             newest.sequence, self._names.outbox, cluster, sequence_of
         )
 
-    def _lacks_participation(self, cluster: int, newest: LedgerRecord) -> bool:
-        """Say whether the participation topic ends before what goes with ``newest``."""
-        sequence_of = _or_none(lambda data: decode_participation(data).sequence)
-        return bool(newest.participation_digest) and self._ends_before(
-            newest.sequence, self._names.participation, cluster, sequence_of
-        )
+    def _lacking_participation(self, cluster: int, tail: Tail[bytes]) -> list[LedgerRecord]:
+        """Return the ledger's newest records that the participation topic ends before."""
+        sequence_of = or_none(lambda data: decode_participation(data).sequence)
+        lacking: list[LedgerRecord] = []
+        for data in reversed(tail.values):
+            record = decode_record(data, cluster)
+            if record.participation_digest:
+                if not self._ends_before(
+                    record.sequence, self._names.participation, cluster, sequence_of
+                ):
+                    break
+                lacking.append(record)
+        return lacking[::-1]
 
-    def _ends_before(self, sequence: int, topic: str, cluster: int, sequence_of: _Version) -> bool:
+    def _ends_before(self, sequence: int, topic: str, cluster: int, sequence_of: Version) -> bool:
         shown = read_tail(self._config, topic, cluster, 1, sequence_of).values
         # Foreign bytes are no loss: the opener says what to do about them.
         return not shown or (shown[-1] is not None and shown[-1] < sequence)
 
-    def restore_model(self) -> None:
+    def restore_model(self, plan: PrivacyPlan) -> None:
         """Bring the newest state and the newest model to the same version.
 
         Raises:
-            LedgerError: a model is public whose state is not in the log.
+            LedgerError: the state is older than the model that is public.
             KafkaException: the broker cannot be asked, or refuses.
         """
         model, state = (
-            (self._names.model, _or_none(lambda data: decode_model_snapshot(data).model_version)),
-            (
-                self._names.model_state,
-                _or_none(lambda data: decode_model_state(data).model_version),
-            ),
+            (self._names.model, snapshot_version(plan)),
+            (self._names.model_state, state_version(plan)),
         )
-        public, durable = (self._newest_version(*topic) for topic in (model, state))
-        if public is None or durable is None:
-            return  # foreign bytes, as above
-        if public < durable and not self._restore_version(*model, durable):
-            log.warning("version %d of the model is not public; a newer one will be", durable)
-        if durable < public and not self._restore_version(*state, public):
+        public, durable = (newest_version(self._config, *topic) for topic in (model, state))
+        if public < durable:
+            self._restore_version(*model, durable)
+        is_lost = durable < public and not self._restore_version(*state, public)
+        if is_lost and durable >= 0:
             raise LedgerError(
                 f"version {public} of the model is public, but {state[0]} ends at version "
                 f"{durable}: restore that topic from a newer backup, or start a new plan on new "
                 "topics"
             )
 
-    def _newest_version(self, topic: str, version: _Version) -> int | None:
-        """Return the newest committed version, -1 for none, None for bytes that have none."""
-        versions = read_tail(self._config, topic, 0, 1, version).values
-        return versions[-1] if versions else -1
-
-    def _restore_version(self, topic: str, version: _Version, wanted: int) -> bool:
+    def _restore_version(self, topic: str, version: Version, wanted: int) -> bool:
         def keep(data: bytes) -> bytes:
             return data if version(data) == wanted else b""
 
@@ -209,6 +214,10 @@ class Recovery:
         ]
         if not records:
             return
+        # Our commit would commit what is still open there, too.
+        for topic, pairs in lost.items():
+            if pairs:
+                read_tail(self._config, topic, partition, 1, bytes)
         log.warning(
             "the broker has lost records of committed transactions in %s: written again as they "
             "were",
@@ -246,19 +255,20 @@ class _Written:
         return sorted(pairs.items(), key=lambda pair: (pair[0][:1], int(pair[0][1:])))
 
 
+def _first_record(plan: PrivacyPlan, cluster: int, logged: Sequence[bytes]) -> list[bytes]:
+    """Return the newest record that a ledger without any committed one may begin with, if any."""
+    firsts = [
+        data
+        for data in logged
+        for record in readable_records([data])
+        if record.kind is LedgerKind.GENESIS and not record_faults(plan, cluster, record)
+    ]
+    return firsts[-1:]
+
+
 def _goes_with(written: _Written, tail: Tail[bytes], newest: LedgerRecord) -> bool:
     """Say whether what the logs hold is what ``newest`` names, as far as that can be told."""
     if len(tail.values) < 2:
         return True
     before = decode_record(tail.values[-2], newest.cluster)
     return written.is_whole(before, newest)
-
-
-def _or_none(version: Callable[[bytes], int]) -> _Version:
-    def read(data: bytes) -> int | None:
-        try:
-            return version(data)
-        except MalformedMessageError:
-            return None
-
-    return read

@@ -97,7 +97,9 @@ def check_topics(
     problems, missing = _compare(admin, topics_of(plan), request_timeout_s)
     if missing:
         problems.append(
-            f"missing topics: {', '.join(sorted(missing))}. Run: sdp topics create --plan FILE"
+            f"missing topics: {', '.join(sorted(missing))}. Run: sdp topics create --plan FILE. "
+            "One that has been there before also needs its records back (deploy/README, What to "
+            "do when)"
         )
     if problems:
         raise TopicError("\n".join(problems))

@@ -82,6 +82,8 @@ class TransactionalWriter:
             {
                 **config,
                 "transactional.id": transactional_id,
+                # A topic that a broker made for us would be one that forgets.
+                "allow.auto.create.topics": False,
                 "transaction.timeout.ms": transaction_timeout_ms,
                 "linger.ms": 0,
                 "compression.type": "zstd",
@@ -107,15 +109,28 @@ class TransactionalWriter:
         self._watch(Step.FENCE)
         try:
             self._bounded(lambda: self._producer.init_transactions(self._timeout_s))
-            if settle:
-                self._watch(Step.SETTLE)
-                self._settle(settle)
         except KafkaException as exception:
             self._refuse_fenced("fence", exception)
             raise
+        if settle:
+            self._watch(Step.SETTLE)
+            self.settle(settle)
+
+    def settle(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Write and abort a record in each of ``partitions``, as the newest producer only can.
+
+        Raises:
+            FencedError: another producer has taken this identity.
+            KafkaException: the broker is away or refuses.
+        """
+        try:
+            self._settle(partitions)
+        except KafkaException as exception:
+            self._refuse_fenced("settling", exception)
+            raise
 
     def _settle(self, partitions: Sequence[tuple[str, int]]) -> None:
-        """Write and abort a record in each partition; every one of them must have arrived."""
+        # Every record must have arrived.
         undelivered: list[KafkaError] = []
 
         def on_delivery(error: KafkaError | None, _: object) -> None:

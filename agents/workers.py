@@ -15,6 +15,7 @@ from stream.privacy.plan import PrivacyPlan
 from .app import CHANNEL_BATCHES, RoleApp, add_agent, make_app, run_worker
 from .cluster_head import HeadService
 from .global_model import GlobalService
+from .heap import share_heaps
 from .kafka_edge import LogEnds, connection
 from .model_opener import ModelOpener
 from .observability import Endpoints, Health
@@ -22,6 +23,7 @@ from .partition import ClusterOpener
 from .protocol_steps import Watcher, nobody
 from .publisher import Publisher
 from .settings import Settings, SettingsError
+from .topic_ids import global_topics, head_topics
 from .topics import check_mock_topics, check_topics, topics_of
 
 # A batch is bounded in bytes through the size that an update of the plan has.
@@ -55,11 +57,14 @@ def run_head(
         SettingsError: a port for the metrics is taken, or the noise kernel is not installed.
         KafkaException: the broker cannot be asked.
     """
+    share_heaps()
     noise = noise or _noise(settings, plan)
     config = connection(settings.bootstrap_servers, settings.kafka_options)
     _check(settings, config, plan, unsafe_mock_broker=unsafe_mock_broker)
     registries, health = Registries(plan), Health("head")
     largest = max(spec.max_message_bytes for spec in topics_of(plan))
+    ends = LogEnds(config, settings.request_timeout_s)
+    topics = None if unsafe_mock_broker else head_topics(ends, plan)
     app = make_app(f"sdp-head-{plan.plan_id_hex}")
     channel = app.channel(maxsize=CHANNEL_BATCHES)
     service = HeadService(
@@ -72,6 +77,7 @@ def run_head(
             config,
             noise,
             largest,
+            topics=topics,
             unsafe_mock_broker=unsafe_mock_broker,
             watch=watch,
         ),
@@ -81,12 +87,13 @@ def run_head(
             request_timeout_s=settings.request_timeout_s,
             max_message_bytes=largest,
         ),
-        ends=LogEnds(config, settings.request_timeout_s),
+        ends=ends,
         feed_options=_feed_options(
             settings, config, plan, largest, unsafe_mock_broker=unsafe_mock_broker
         ),
         metrics=HeadMetrics(registries, plan),
         health=health,
+        topics=topics,
         watch=watch,
     )
     app.service(service)  # type: ignore[arg-type]  # an instance is as good as a class
@@ -116,10 +123,13 @@ def run_global(
         SettingsError: a port for the metrics is taken.
         KafkaException: the broker cannot be asked.
     """
+    share_heaps()
     config = connection(settings.bootstrap_servers, settings.kafka_options)
     _check(settings, config, plan, unsafe_mock_broker=unsafe_mock_broker)
     registries, health = Registries(plan), Health("global")
     largest = max(spec.max_message_bytes for spec in topics_of(plan))
+    ends = LogEnds(config, settings.request_timeout_s)
+    topics = None if unsafe_mock_broker else global_topics(ends, plan)
     app = make_app(f"sdp-global-{plan.plan_id_hex}")
     channel = app.channel(maxsize=CHANNEL_BATCHES)
     service = GlobalService(
@@ -132,15 +142,17 @@ def run_global(
             config,
             initial_weights,
             largest,
+            topics=topics,
             unsafe_mock_broker=unsafe_mock_broker,
             watch=watch,
         ),
-        ends=LogEnds(config, settings.request_timeout_s),
+        ends=ends,
         feed_options=_feed_options(
             settings, config, plan, largest, unsafe_mock_broker=unsafe_mock_broker
         ),
         metrics=GlobalMetrics(registries),
         health=health,
+        topics=topics,
         watch=watch,
     )
     app.service(service)  # type: ignore[arg-type]  # an instance is as good as a class

@@ -25,7 +25,7 @@ from .privacy.schedule_signal import Released
 NO_HASH = bytes(32)
 _REMEDY = (
     "Nothing is released until this is solved: restore the ledger topic from a backup that "
-    "is not older, or start a new plan on new topics."
+    "is not older (sdp ledger import), or start a new plan on new topics."
 )
 
 

@@ -40,8 +40,8 @@ PART_CLIENTS = 32_768
 
 _REMEDY = (
     "Nothing is released until this is solved: read the ledger and the participation topic once "
-    "more, in case one grew in between; if it stays, restore both from the same backup, or start "
-    "a new plan on new topics."
+    "more, in case one grew in between; if it stays, restore both from the same backup (sdp "
+    "ledger import), or start a new plan on new topics."
 )
 
 

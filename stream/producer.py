@@ -22,7 +22,12 @@ Setting = str | int | float | bool
 DEFAULT_MAX_MESSAGE_BYTES = 1_000_000
 
 # What makes a retry harmless and an acknowledgement mean something is not a matter of taste.
-_FIXED: dict[str, Setting] = {"enable.idempotence": True, "acks": "all"}
+_FIXED: dict[str, Setting] = {
+    "enable.idempotence": True,
+    "acks": "all",
+    # A topic that a broker made for us would take records with the times that clients choose.
+    "allow.auto.create.topics": False,
+}
 _DEFAULTS: dict[str, Setting] = {
     # Rounded gradients have few bits of entropy a byte: lz4 finds no repeats in them, zstd's
     # entropy coder does not need any.

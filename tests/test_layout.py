@@ -9,6 +9,7 @@ MAX_LINES = 300
 TESTED_ELSEWHERE = {
     "agents/__main__.py": "one call, made by every test that runs `sdp`",
     "agents/kafka_container.py": "tests/agents/test_local_kafka.py, with the other brokers",
+    "agents/kafka_process.py": "tests/agents/test_native_kafka.py: every broker is one",
     "agents/ledger_audit.py": "tests/agents/test_ledger.py: planted violations go through all",
     "agents/ledger_checks.py": "tests/agents/test_ledger.py: planted violations go through all",
     "agents/ledger_report.py": "tests/agents/test_ledger.py: planted violations go through all",

@@ -98,3 +98,7 @@ def test_the_budgets_at_a_record_are_the_same_when_later_ones_are_there() -> Non
         budgets_at(PLAN, 0, values, 2, digests[2])
     with pytest.raises(LedgerError, match="cannot be read"):
         budgets_at(PLAN, 0, [*values, b"garbage"], 2, digests[1])
+    keys = np.arange(1, dtype=np.uint64)
+    ((_, others),) = records_for(bytes(16), 0, 4, 3, found, keys, 5)
+    with pytest.raises(LedgerError, match="under plan 0000"):
+        budgets_at(PLAN, 0, [*values, others], 2, digests[1])

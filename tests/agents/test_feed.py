@@ -6,11 +6,12 @@ import dataclasses
 import time
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agents.feed import PartitionFeed, WrongTimestampsError
 from agents.kafka_edge import connection
+from stream.errors import LedgerError
 
 pytestmark = pytest.mark.integration
 
@@ -293,3 +294,46 @@ def test_a_feed_whose_channel_is_full_reads_no_further_and_still_stops(topic):
 
     topic.append(0, [b"x"] * 1000)
     assert asyncio.run(main()) < 3
+
+
+def test_a_partition_whose_next_records_are_gone_is_opened_anew_and_read_on(topic):
+    class FindsOut(Owner):
+        async def open_partition(self, partition, epoch, metadata):
+            await super().open_partition(partition, epoch, metadata)
+            return 6 if self.events.count((self.name, "opens", partition)) > 1 else 0
+
+    async def main():
+        channel, owner = Channel(), FindsOut()
+        async with running(make_feed(topic, owner, channel)) as feed:
+            batches = await channel.has_reached(0, 10)
+            assert not feed.crashed
+            return owner, batches
+
+    topic.append(0, [b"%d" % number for number in range(10)])
+    admin = AdminClient(topic.config)
+    where = TopicPartition(topic.name, 0, 6)
+    admin.delete_records([where])[where].result(30)
+    owner, batches = asyncio.run(main())
+    assert [record.offset for record in records(batches)] == [6, 7, 8, 9]
+    assert {batch.epoch for batch in batches if batch.partition == 0} == {owner.epochs[0]}
+
+
+def test_a_refusal_is_told_without_a_traceback_and_leaves_the_group(topic, caplog):
+    class Refuses(Owner):
+        async def open_partition(self, partition, epoch, metadata):
+            raise LedgerError("the reason and the remedy")
+
+    async def main():
+        # A session that this test would not wait for.
+        refusing = make_feed(topic, Refuses(), Channel(), session_timeout_ms=90_000)
+        async with running(refusing):
+            await until(lambda: refusing.crashed)
+            owner = Owner()
+            async with running(make_feed(topic, owner, Channel())):
+                await owner.has_opened(0, 1)
+        return refusing.crash_reason
+
+    assert isinstance(asyncio.run(main()), LedgerError)
+    (told,) = [record for record in caplog.records if "the remedy" in record.message][:1]
+    assert told.message == f"{topic.name} is not read any more: the reason and the remedy"
+    assert told.exc_info is None

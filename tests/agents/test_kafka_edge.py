@@ -193,13 +193,19 @@ def test_a_group_has_committed_nothing_or_an_offset(log):
         consumer.close()
         # Zero is an offset too, and not the same as none.
         assert ends.committed_offset(group, log.topic, 0) == offset
+    assert ends.committed(group, log.topic, 0) == (7, "")
+    consumer = Consumer(log.config | {"group.id": group})
+    noted = TopicPartition(log.topic, 0, 8, "a note")
+    consumer.commit(offsets=[noted], asynchronous=False)
+    consumer.close()
+    assert ends.committed(group, log.topic, 0) == (8, "a note")
 
 
 class _KeepsItsClient(LogEnds):
     """The planted fault: the same admin client for ever."""
 
-    def _ask(self, question):
-        return question(self._admin)
+    def ask(self, question):
+        return question(self._admin, self._timeout_s)
 
 
 @pytest.mark.integration

@@ -7,8 +7,11 @@ import time
 from collections import Counter
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from deployment import small_plan
 
 from agents.kafka_edge import connection, read_tail
+from agents.local_kafka import start_broker
 from agents.publisher import Publisher
 from agents.topics import topics_of
 from schemas import decode_reject_record
@@ -143,3 +146,15 @@ def test_reporting_never_waits_even_if_nobody_takes_the_reports(deploy, make_pub
     # Nor does a queue full of reports end the head: its release is published later.
     assert not publisher.publish(0, b"release")
     assert time.monotonic() - begun_at < 5
+
+
+def test_topics_that_are_gone_are_not_made_and_stop_nobody():
+    # Made by a broker, they would forget what they hold.
+    with start_broker("mock", say=lambda _: None) as broker:
+        config = connection(broker.bootstrap_servers, {})
+        publisher = Publisher(config, small_plan(), request_timeout_s=1, max_message_bytes=1 << 20)
+        for _ in range(3):
+            assert not publisher.publish(0, b"release")
+            publisher.report_rejected(0, rejected(2))
+        publisher.close(1)
+        assert not AdminClient(config).list_topics(timeout=10).topics

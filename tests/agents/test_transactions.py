@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agents.kafka_edge import LogEnds, connection, read_tail
+from agents.local_kafka import start_broker
 from agents.transactions import (
     FencedError,
     OutgoingRecord,
@@ -241,3 +242,20 @@ def test_a_client_that_never_answers_is_given_up_and_the_next_writer_tells(topic
     second.fence()
     second.write(topics.records(b"after"))
     assert topics.committed(topics.ledger) == [b"before", b"after"]
+
+
+def test_a_topic_that_is_gone_is_not_made_by_writing_to_it():
+    # Made by a broker, it would forget what it holds.
+    with start_broker("mock", say=lambda _: None) as broker:
+        config = connection(broker.bootstrap_servers, {})
+        writer = TransactionalWriter(
+            config,
+            "test",
+            transaction_timeout_ms=10_000,
+            request_timeout_s=1,
+            max_message_bytes=1 << 20,
+        )
+        writer.fence()
+        with pytest.raises(TransactionFailedError):
+            writer.write([OutgoingRecord("ledger", 0, b"0", b"a charge")])
+        assert not AdminClient(config).list_topics(timeout=10).topics

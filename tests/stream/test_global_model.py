@@ -253,6 +253,31 @@ def test_after_a_restart_a_past_deadline_waits_for_what_arrived_in_time():
     assert model.step(0).cells == tuple(full(0))
 
 
+def test_a_model_that_was_lost_is_published_again_as_it_stood():
+    model = start()
+    give(model, full(0))
+    stepped = model.step(5)
+    model.commit(stepped)
+    again = model.snapshot(9)
+    assert again.published_at_ms == 9
+    assert encode_model_snapshot(replace(again, published_at_ms=5)) == encode_model_snapshot(
+        stepped.snapshot
+    )
+
+
+def test_a_release_is_new_if_no_step_has_merged_it_wherever_it_stands():
+    model = start()
+    assert model.is_new(release(0, 0), LONG_AFTER_MS)
+    give(model, full(0))
+    model.commit(model.step(5))
+    assert not model.is_new(release(0, 0), LONG_AFTER_MS)
+    assert model.is_new(release(0, 1), LONG_AFTER_MS)
+    # What would be dropped is not new either.
+    assert not model.is_new(replace(release(0, 1), plan_id=bytes(16)), LONG_AFTER_MS)
+    assert not model.is_new(release(0, 1), 0 - LONG_AFTER_MS)
+    assert model.position == 3
+
+
 def test_a_restart_drops_what_was_merged_and_reads_what_was_not():
     model = start()
     give(model, [(0, 0), (0, 1), (1, 0), (2, 0)])

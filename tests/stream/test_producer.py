@@ -53,7 +53,14 @@ def lonely_producer() -> Iterator[UpdateProducer]:
 
 
 @pytest.mark.parametrize(
-    "setting", ["enable.idempotence", "acks", "message.max.bytes", "bootstrap.servers"]
+    "setting",
+    [
+        "enable.idempotence",
+        "acks",
+        "allow.auto.create.topics",
+        "message.max.bytes",
+        "bootstrap.servers",
+    ],
 )
 def test_settings_that_the_guarantee_rests_on_cannot_be_changed(setting):
     with pytest.raises(ValueError, match=f"fixed, remove them: {setting}"):

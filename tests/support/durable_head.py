@@ -1,5 +1,6 @@
 """The durable half of a head, in the test's own process: what it commits, one window at a time."""
 
+import os
 import time
 
 from confluent_kafka import Producer
@@ -9,7 +10,7 @@ from agents.partition import ClusterOpener, OpenedCluster, outgoing
 from agents.settings import Settings
 from agents.transactions import OutgoingRecord
 from stream.cluster_head import SealedCell
-from stream.testing import UnsafeNoNoise
+from stream.privacy.noise import RoundedGaussian
 
 
 class DurableHead:
@@ -33,7 +34,7 @@ class DurableHead:
             request_timeout_s=5,
         )
         self._opener = ClusterOpener(
-            settings, deployment.plan, deployment.config, UnsafeNoNoise(), 1 << 20
+            settings, deployment.plan, deployment.config, RoundedGaussian(os.urandom), 1 << 20
         )
 
     def open(self) -> OpenedCluster:

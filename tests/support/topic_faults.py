@@ -1,6 +1,5 @@
 """What can go wrong with a deployment's topics, done to it with Kafka's own calls."""
 
-import contextlib
 import json
 import os
 import urllib.error
@@ -8,7 +7,7 @@ import urllib.request
 from collections.abc import Iterable
 
 from click.testing import CliRunner, Result
-from confluent_kafka import KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from deployment import Deployment, Worker
 from durable_head import DurableHead
@@ -23,18 +22,32 @@ SHORT = {"window_length_ms": 300, "grace_ms": 50, "release_delay_ms": 100}
 def produce(
     deployment: Deployment, topic: str, *values: bytes | None, partition: int = 0, key: bytes = b"x"
 ) -> None:
-    producer = Producer(deployment.config)
-    for value in values:
-        producer.produce(topic, value, key, partition=partition)
-    assert producer.flush(30) == 0
+    write(deployment, topic, partition, [(key, value) for value in values])
 
 
 def copy(deployment: Deployment, topic: str, partition: int, messages: Iterable[Message]) -> None:
     """Write what was read of a partition into another one, or into one that was made again."""
+    write(deployment, topic, partition, [(m.key(), m.value()) for m in messages])
+
+
+def write(
+    deployment: Deployment,
+    topic: str,
+    partition: int,
+    pairs: Iterable[tuple[bytes | None, bytes | None]],
+) -> None:
+    """Write keys and values, outside any transaction; each of them must arrive."""
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
     producer = Producer(deployment.config)
-    for message in messages:
-        producer.produce(topic, message.value(), message.key(), partition=partition)
+    for key, value in pairs:
+        producer.produce(topic, value, key, partition=partition, on_delivery=delivered)
     assert producer.flush(30) == 0
+    assert not failures, failures
 
 
 def truncate(deployment: Deployment, topic: str, partition: int = 0, offset: int = -1) -> None:
@@ -46,26 +59,31 @@ def truncate(deployment: Deployment, topic: str, partition: int = 0, offset: int
 
 
 def delete(deployment: Deployment, *topics: str) -> None:
+    """Delete topics, and wait until the broker has."""
     admin = AdminClient(deployment.config)
     for future in admin.delete_topics(list(topics)).values():
         future.result(30)
+    deployment.eventually("they are gone", lambda: not existing(deployment) & set(topics))
 
 
 def make_again(deployment: Deployment, *topics: str) -> None:
     """Make topics that were deleted, as `sdp topics create` does."""
     admin = AdminClient(deployment.config)
-    for spec in topics_of(deployment.plan):
-        if spec.name in topics:
-            new = NewTopic(spec.name, spec.partitions, 1, config=spec.config())
+    specs = [spec for spec in topics_of(deployment.plan) if spec.name in topics]
+    new = [NewTopic(spec.name, spec.partitions, 1, config=spec.config()) for spec in specs]
+    for future in admin.create_topics(new).values():
+        future.result(30)
+    deployment.eventually("they are there", lambda: set(topics) <= existing(deployment))
 
-            def is_made(new: NewTopic = new) -> bool:
-                # The deletion may take a moment.
-                with contextlib.suppress(KafkaException):
-                    admin.create_topics([new])[new.topic].result(30)
-                    return True
-                return False
 
-            deployment.eventually(f"{spec.name} is made again", is_made)
+def existing(deployment: Deployment) -> set[str]:
+    """The topics whose partitions all have a leader."""
+    found = AdminClient(deployment.config).list_topics(timeout=30).topics
+    return {
+        name
+        for name, topic in found.items()
+        if topic.partitions and all(p.leader >= 0 for p in topic.partitions.values())
+    }
 
 
 def recreate(deployment: Deployment, *topics: str) -> None:
