@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 from faust.types import ChannelT
 from mode import Service
 
@@ -26,7 +26,7 @@ from stream.privacy.plan import PrivacyPlan
 from .app import RoleApp, wait_for_agent
 from .budget_notice import budget_notice
 from .feed import PartitionFeed
-from .kafka_edge import LogEnds, now_ms
+from .kafka_edge import now_ms
 from .observability import Health
 from .ownership import FINISH_S, Owned, finish, take_over
 from .partition import ClusterOpener, OpenedCluster, group_of, outgoing
@@ -55,7 +55,7 @@ class _Shard(Owned):
         super().__init__(opened.writer, epoch, metadata)
         self.head = opened.head
         self.unpublished: Unpublished | None = opened.unpublished
-        self.asks_at = 0.0
+        self.marks_at = 0.0
 
 
 class HeadService(Service):
@@ -69,7 +69,6 @@ class HeadService(Service):
         plan: PrivacyPlan,
         opener: ClusterOpener,
         publisher: Publisher,
-        ends: LogEnds,
         feed_options: Mapping[str, object],
         metrics: HeadMetrics,
         health: Health,
@@ -84,7 +83,6 @@ class HeadService(Service):
         self._names = TopicNames(plan.topic_prefix)
         self._opener = opener
         self._publisher = publisher
-        self._ends = ends
         self._metrics = metrics
         self._health = health
         self._watch = watch
@@ -199,24 +197,27 @@ class HeadService(Service):
         if shard.unpublished is not None:
             return await self._publish(cluster, shard, shard.unpublished)
         window = shard.head.needs_end_offset(now_ms())
-        if window is not None and not await self._ask_end(cluster, shard, window):
+        if window is not None and not await self._mark_end(cluster, shard, window):
             return False
         if not shard.head.is_ready():
             return False
         await self._release(cluster, shard)
         return True
 
-    async def _ask_end(self, cluster: int, shard: _Shard, window: int) -> bool:
-        if time.monotonic() < shard.asks_at:
+    async def _mark_end(self, cluster: int, shard: _Shard, window: int) -> bool:
+        if time.monotonic() < shard.marks_at:
             return False
-        try:
-            end = await self._blocking(self._ends.end_offset, self._names.updates, cluster)
-        except KafkaException as error:
-            log.warning("cluster %d: the log's end cannot be asked for: %s", cluster, error)
-            shard.asks_at = time.monotonic() + _RETRY_S
+        mark = await self._blocking(self._publisher.mark, cluster)
+        # Not at once again where the broker is away, or its clock is behind ours.
+        retry_at = time.monotonic() + _RETRY_S
+        if mark is None:
+            shard.marks_at = retry_at
             return False
-        shard.head.expect(window, end)
-        self._metrics.observe_lag(cluster, max(0, end - shard.head.position))
+        over = min(window, self._plan.window_of(mark.timestamp_ms) - 1)
+        if over < window:
+            shard.marks_at = retry_at
+        shard.head.expect(over, mark.offset + 1)
+        self._metrics.observe_lag(cluster, max(0, mark.offset - shard.head.position))
         return True
 
     async def _release(self, cluster: int, shard: _Shard) -> None:

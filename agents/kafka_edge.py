@@ -103,8 +103,7 @@ def read_tail(
     transaction, and none is waited for.
 
     Raises:
-        KafkaException: the broker cannot be asked.
-        TimeoutError: it did not answer, or did not decide a transaction, within a minute.
+        KafkaException: the broker cannot be asked, or did not decide a transaction in a minute.
     """
     common = _reading(config)
     where = TopicPartition(topic, partition)
@@ -131,8 +130,7 @@ def read_all(config: Mapping[str, str], topic: str, partition: int) -> Iterator[
     """Yield all committed records of a partition, oldest first, up to its end as it is now.
 
     Raises:
-        KafkaException: the broker cannot be asked.
-        TimeoutError: it did not answer, or did not decide a transaction, for a minute.
+        KafkaException: the broker cannot be asked, or did not decide a transaction in a minute.
     """
     common = _reading(config)
     where = TopicPartition(topic, partition)
@@ -181,7 +179,8 @@ def _until(consumer: Consumer, end: int, where: str) -> Iterator[bytes]:
             raise KafkaException(error)
         elif (message.offset() or 0) >= end:
             return
-    raise TimeoutError(f"{where} gave nothing more for a minute, before its end")
+    reason = f"{where} ends in a transaction that nobody decides: is its writer one of ours?"
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason))
 
 
 def retry_while_away(what: str, call: Callable[[], _T]) -> _T:

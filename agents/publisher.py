@@ -1,10 +1,10 @@
-"""What a head writes outside its transactions: public releases, and reasons of rejection."""
+"""What a head writes outside its transactions: public releases, reasons of rejection, marks."""
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message, Producer
 
@@ -17,10 +17,28 @@ log = logging.getLogger(__name__)
 
 # A flood of bad updates is counted whole, and written down so often a cluster, window and reason.
 REPORTS_PER_WINDOW = 100
+# Short, since a delivery may be told to another thread's poll.
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A record without a value among the updates, and what is known by it.
+
+    Attributes:
+        offset: Its offset. All that was appended before it can be read.
+        timestamp_ms: When it was appended, by the broker's clock, which windows go by.
+    """
+
+    offset: int
+    timestamp_ms: int
 
 
 class Publisher:
-    """An idempotent producer for the topics of releases and rejects; safe to share."""
+    """An idempotent producer for what readers take once, however often it is written.
+
+    Safe to share.
+    """
 
     def __init__(
         self,
@@ -56,29 +74,48 @@ class Publisher:
 
         After False the caller publishes the same bytes again: readers drop a repeat.
         """
-        acknowledged = threading.Event()
-        failures: list[KafkaError] = []
+        return self._deliver(cluster, self._names.releases, 0, release, str(cluster)) is not None
 
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failures.append(error)
-            acknowledged.set()
+    def mark(self, cluster: int) -> Mark | None:
+        """Append a mark to the cluster's updates; return it, or None if it may not be there.
 
+        Where a broker says that a log ends tells less: what it has appended, with a time of that
+        moment, is not shown before its replicas have it. They have all that is before a mark.
+        """
+        message = self._deliver(cluster, self._names.updates, cluster, None, None)
+        if message is None:
+            return None
+        offset, (_, timestamp_ms) = message.offset(), message.timestamp()
+        return None if offset is None else Mark(offset, timestamp_ms)
+
+    def _deliver(
+        self, cluster: int, topic: str, partition: int, value: bytes | None, key: str | None
+    ) -> Message | None:
+        """Write a record; return it as the broker has acknowledged it, or None."""
+        outcomes: list[tuple[KafkaError | None, Message]] = []
         try:
             self._producer.produce(
-                self._names.releases, release, str(cluster), partition=0, on_delivery=delivered
+                topic,
+                value,
+                key,
+                partition=partition,
+                on_delivery=lambda *outcome: outcomes.append(outcome),
             )
         except BufferError:
-            log.warning("cluster %d: publishing is tried again: the queue is full", cluster)
-            self._producer.poll(0.05)
-            return False
+            log.warning("cluster %d: writing to %s is tried again: no room", cluster, topic)
+            self._producer.poll(_POLL_S)
+            return None
         # The delivery fails by itself after the message's time-out, so this ends.
         deadline = time.monotonic() + 2 * self._timeout_s
-        while not acknowledged.is_set() and time.monotonic() < deadline:
-            self._producer.poll(0.05)
-        if failures:
-            log.warning("cluster %d: publishing is tried again: %s", cluster, failures[0])
-        return acknowledged.is_set() and not failures
+        while not outcomes and time.monotonic() < deadline:
+            self._producer.poll(_POLL_S)
+        if not outcomes:
+            return None
+        error, message = outcomes[0]
+        if error is not None:
+            log.warning("cluster %d: writing to %s is tried again: %s", cluster, topic, error)
+            return None
+        return message
 
     def report_rejected(self, cluster: int, rejected: Sequence[RejectedUpdate]) -> None:
         """Write down why updates were refused, for operators; best effort, never blocks."""

@@ -58,8 +58,7 @@ class Recovery:
 
         Raises:
             LedgerError: the newest record cannot be read.
-            KafkaException: the broker cannot be asked, or refuses.
-            TimeoutError: it does not decide a transaction.
+            KafkaException: the broker cannot be asked, refuses, or does not decide a transaction.
         """
         logged = self._log(self._names.ledger, cluster, bytes)
         first = [] if tail.values else _first_record(plan, cluster, logged)

@@ -117,9 +117,11 @@ class SumAudit:
 
     def offer(self, offset: int, timestamp_ms: int, value: bytes | None) -> None:
         """Take the next record of the log."""
-        self.counts.read += 1
         window = self._plan.window_of(timestamp_ms)
         self._points.read(offset, window)
+        if value is None:
+            return  # a head's mark
+        self.counts.read += 1
         outside = self._outside(window)
         if outside == "waiting":
             self.counts.waiting += 1

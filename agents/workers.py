@@ -63,8 +63,11 @@ def run_head(
     _check(settings, config, plan, unsafe_mock_broker=unsafe_mock_broker)
     registries, health = Registries(plan), Health("head")
     largest = max(spec.max_message_bytes for spec in topics_of(plan))
-    ends = LogEnds(config, settings.request_timeout_s)
-    topics = None if unsafe_mock_broker else head_topics(ends, plan)
+    topics = (
+        None
+        if unsafe_mock_broker
+        else head_topics(LogEnds(config, settings.request_timeout_s), plan)
+    )
     app = make_app(f"sdp-head-{plan.plan_id_hex}")
     channel = app.channel(maxsize=CHANNEL_BATCHES)
     service = HeadService(
@@ -87,7 +90,6 @@ def run_head(
             request_timeout_s=settings.request_timeout_s,
             max_message_bytes=largest,
         ),
-        ends=ends,
         feed_options=_feed_options(
             settings, config, plan, largest, unsafe_mock_broker=unsafe_mock_broker
         ),

@@ -97,7 +97,8 @@ def _updates(names: TopicNames, cluster_count: int, max_message_bytes: int) -> T
         cleanup_policy="delete",
         # A window's members are decided by this timestamp, so no client may set it.
         timestamp_type="LogAppendTime",
-        writers=(Role.CLIENT,),
+        # A head marks where each window ends, with a record that has no value.
+        writers=(Role.CLIENT, Role.HEAD),
         readers=(Role.HEAD,),
         private=True,
         max_message_bytes=max_message_bytes,

@@ -22,6 +22,7 @@ from agents.cluster_head import HeadService
 from agents.global_model import GlobalService
 from agents.observability import Health
 from agents.partition import OpenedCluster
+from agents.publisher import Mark
 from agents.record_batch import RecordBatch
 from schemas import (
     TopicNames,
@@ -166,6 +167,12 @@ class Kafka:
         self.public.append((self.clock(), data))
         return True
 
+    def mark(self, cluster):
+        """To the private topic of updates."""
+        updates = self.topics[NAMES.updates]
+        updates.append(Record(len(updates), self.clock(), None))
+        return Mark(len(updates) - 1, self.clock())
+
     def report_rejected(self, cluster, rejected):
         """To the private topic of rejects."""
         self.refused += [str(each.rejection.reason) for each in rejected]
@@ -293,7 +300,6 @@ class World:
         self._head = HeadService(
             opener=HeadOpener(plan, self._kafka, make_noise(plan, with_victim)),
             publisher=self._kafka,
-            ends=self._kafka,
             metrics=HeadMetrics(self._registries, plan),
             health=self._health,
             **edges,

@@ -25,7 +25,10 @@ from .window import WindowSum
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of the updates topic, as the broker gave it."""
+    """One record of the updates topic, as the broker gave it.
+
+    A client's update has a value. A record without one is the mark of a head.
+    """
 
     offset: int
     timestamp_ms: int
@@ -115,7 +118,9 @@ class WindowIntake:
         for record in records:
             if record.offset >= self.position:
                 self.position = record.offset + 1
-                self._take(record, outcome)
+                # Without a value it is a head's mark: it says how far the log goes, and no more.
+                if record.value is not None:
+                    self._take(record, outcome)
         self._furthest = max(self._furthest, self.position)
         return outcome
 
@@ -131,7 +136,7 @@ class WindowIntake:
         return over if over > known else None
 
     def expect(self, window: int, end_offset: int) -> None:
-        """Note the log's end, asked for after every window up to ``window`` was over."""
+        """Note where the log ended at least, after every window up to ``window`` was over."""
         self._ends.append((window, end_offset))
 
     def is_ready(self) -> bool:

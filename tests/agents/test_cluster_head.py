@@ -1,11 +1,69 @@
-"""Who may release: one head a cluster, and never one that was replaced."""
+"""Who may release: one head a cluster, and never one that was replaced. And when."""
+
+import asyncio
 
 import pytest
 from confluent_kafka import Producer
+from deployment import small_plan
 
-pytestmark = pytest.mark.integration
+import agents.cluster_head
+from agents.cluster_head import HeadService
+from agents.observability import Health
+from agents.publisher import Mark
+from stream.metrics import HeadMetrics, Registries
 
 
+class Clocked:
+    """A publisher whose marks are told, and the head that expects what they say."""
+
+    position = 0
+
+    def __init__(self, marks):
+        self.marks_at = 0.0
+        self.head = self
+        self.expected = []
+        self._marks = iter(marks)
+
+    def mark(self, cluster):
+        return next(self._marks)
+
+    def expect(self, window, end_offset):
+        self.expected.append((window, end_offset))
+
+
+@pytest.mark.parametrize(
+    ("broker_says_ms", "expected"), [(6000, 5), (9000, 5), (5999, 4), (1000, 0)]
+)
+def test_a_window_is_over_when_the_broker_s_clock_says_so_too(
+    monkeypatch, broker_says_ms, expected
+):
+    plan = small_plan(start_ms=0)
+    monkeypatch.setattr(agents.cluster_head, "PartitionFeed", lambda **_: None)
+    shard = Clocked([None, Mark(41, broker_says_ms)])
+
+    async def mark_twice():
+        service = HeadService(
+            app=None,
+            channel=None,
+            plan=plan,
+            opener=None,
+            publisher=shard,
+            feed_options={},
+            metrics=HeadMetrics(Registries(plan), plan),
+            health=Health("head"),
+            topics=None,
+        )
+        assert not await service._mark_end(0, shard, 5)
+        assert not await service._mark_end(0, shard, 5)  # not so soon again
+        shard.marks_at = 0.0
+        assert await service._mark_end(0, shard, 5)
+
+    asyncio.run(mark_twice())
+    assert shard.expected == [(expected, 42)]
+    assert bool(shard.marks_at) == (expected < 5)
+
+
+@pytest.mark.integration
 def test_a_head_whose_identity_was_taken_stops_and_releases_nothing_more(deploy):
     deployment = deploy(cluster_count=1)
     head = deployment.start_head()
@@ -23,6 +81,7 @@ def test_a_head_whose_identity_was_taken_stops_and_releases_nothing_more(deploy)
     assert len(deployment.releases()) in (ledger - 1, ledger - 2)  # less the genesis
 
 
+@pytest.mark.integration
 def test_what_a_dead_head_left_open_is_aborted_and_its_window_released_once(deploy):
     deployment = deploy(cluster_count=1)
     dead = Producer(
@@ -39,6 +98,7 @@ def test_what_a_dead_head_left_open_is_aborted_and_its_window_released_once(depl
     assert b"half-done" not in values
 
 
+@pytest.mark.integration
 def test_heads_share_the_clusters_and_one_takes_over_what_the_other_leaves(deploy):
     deployment = deploy(cluster_count=4)
     first = deployment.start_head()
@@ -55,6 +115,7 @@ def test_heads_share_the_clusters_and_one_takes_over_what_the_other_leaves(deplo
     deployment.wait_until_owned(second)
 
 
+@pytest.mark.integration
 def test_a_spare_head_is_well_though_it_has_no_cluster(deploy):
     deployment = deploy(cluster_count=1)
     heads = [deployment.start_head(), deployment.start_head()]

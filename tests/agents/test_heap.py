@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from agents import workers
+from agents.workers import run_global, run_head
+
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's heaps")
 
 PROGRAM = """
@@ -53,3 +56,17 @@ def test_without_that_each_thread_would_take_one():
 
 def test_what_the_operator_has_set_stays():
     assert heaps("shared", MALLOC_ARENA_MAX="5") == 5
+
+
+@pytest.mark.parametrize("role", [(run_head,), (run_global, None)])
+def test_a_worker_does_it_before_anything_that_makes_threads(monkeypatch, role):
+    class DoneError(Exception):
+        pass
+
+    def done():
+        raise DoneError
+
+    monkeypatch.setattr(workers, "share_heaps", done)
+    run, *more = role
+    with pytest.raises(DoneError):
+        run(None, None, *more)

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from agents import kafka_edge
 from agents.kafka_edge import LogEnds, client_log, connection, read_tail, retry_while_away
 from stream.errors import LedgerError
 
@@ -133,6 +134,17 @@ def test_an_open_transaction_is_waited_for_whichever_way_it_ends(log):
         decided.start()
         assert log.tail(10).values == values
         decided.join()
+
+
+@pytest.mark.integration
+def test_a_transaction_that_nobody_decides_is_an_error_that_may_be_tried_again(log, monkeypatch):
+    monkeypatch.setattr(kafka_edge, "_READ_TIMEOUT_S", 1.0)
+    log.begin(b"open")
+    with pytest.raises(KafkaException, match="a transaction that nobody decides"):
+        log.tail(1)
+    monkeypatch.undo()
+    log.commit_open()
+    assert log.tail(1).values == [b"open"]
 
 
 @pytest.mark.integration

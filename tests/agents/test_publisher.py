@@ -7,6 +7,7 @@ import time
 from collections import Counter
 
 import pytest
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from confluent_kafka.admin import AdminClient
 from deployment import small_plan
 
@@ -71,6 +72,22 @@ def test_a_release_that_was_published_is_there(deploy, make_publisher):
 
 
 @pytest.mark.integration
+def test_a_mark_says_where_the_updates_of_a_cluster_end_and_when_by_the_broker_s_clock(
+    deploy, make_publisher
+):
+    deployment = deploy()
+    publisher = make_publisher(deployment)
+    deployment.send("client", b"some update", cluster=1)
+    deployment.producer().flush(30)
+    marks = [publisher.mark(cluster) for cluster in (1, 0)]
+    assert [mark.offset for mark in marks] == [1, 0]
+    for cluster, mark in zip((1, 0), marks, strict=True):
+        last = deployment.read(deployment.names.updates, cluster)[-1]
+        assert (last.key(), last.value(), last.offset()) == (None, None, mark.offset)
+        assert last.timestamp() == (TIMESTAMP_LOG_APPEND_TIME, mark.timestamp_ms)
+
+
+@pytest.mark.integration
 @pytest.mark.slow
 def test_without_a_broker_publishing_says_so_and_afterwards_it_works(
     deploy, native_broker, make_publisher
@@ -84,7 +101,8 @@ def test_without_a_broker_publishing_says_so_and_afterwards_it_works(
     asked_at = time.monotonic()
     try:
         assert not publisher.publish(0, b"during")
-        assert time.monotonic() - asked_at < 2 * 2.0 + 1
+        assert publisher.mark(0) is None
+        assert time.monotonic() - asked_at < 2 * (2 * 2.0 + 1)
     finally:
         os.kill(native_broker.pid, signal.SIGCONT)
     deployment.eventually("it is published", lambda: publisher.publish(0, b"during"))

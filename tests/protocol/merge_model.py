@@ -42,6 +42,8 @@ from writer_steps import (
 from agents.protocol_steps import Step
 
 MODEL, STATE, OFFSETS = range(3)
+# The second transaction of an agent that commits model and state one after the other.
+SECOND = "second transaction"
 
 Cell = tuple[str, int]
 # By offset: cluster and window.
@@ -85,12 +87,15 @@ class Agent(NamedTuple):
     @property
     def offset(self) -> int | None:
         """Return the offset to commit: only a step answers for releases."""
-        is_step = self.then == Step.MERGE and self.stepped is not None
+        is_step = self.then in (Step.MERGE, SECOND) and self.stepped is not None
         return self.stepped.next_offset if is_step and self.stepped else None
 
     def moved_on(self) -> "Agent":
         """Return the agent after its transaction has committed."""
         version = self.stepped or self.version
+        if self.then == SECOND:
+            second = ((STATE, version),)
+            return self._replace(at=Step.BEGIN_TRANSACTION, batch=second, then=Step.MERGE)
         return self._replace(at=self.then, version=version, stepped=None, batch=(), then="")
 
     def as_before(self) -> "Agent":
@@ -143,14 +148,15 @@ class MergeSetup:
 
     Attributes:
         releases: How many of `RELEASES` there are.
+        losable: The logs that may lose the marker of a transaction.
         rules: The protocol.
     """
 
-    releases: int = 4
+    releases: int
+    losable: tuple[int, ...] = (MODEL, STATE, OFFSETS)
     rules: MergeRules = MergeRules()
 
     private = (MODEL, STATE)
-    losable = (MODEL, STATE, OFFSETS)
     offsets = OFFSETS
     first_read = Step.RESTORE
 
@@ -235,8 +241,8 @@ def _make(
 ) -> Ways:
     batch = ((MODEL, version), (STATE, version))
     agent = state.processes[who]._replace(stepped=version, batch=batch, then=then)
-    if not setup.rules.one_transaction:
-        agent = agent._replace(batch=batch[:1])
+    if step == Step.MERGE and not setup.rules.one_transaction:
+        agent = agent._replace(batch=batch[:1], then=SECOND)
     after = with_process(state, who, agent._replace(at=Step.BEGIN_TRANSACTION))
     yield Label(who, step), after
 
@@ -292,7 +298,7 @@ LOCAL = (Step.GENESIS, Step.CONSUME, Step.BEGIN_TRANSACTION, Step.PRODUCE)
 class MergeModel:
     """The model, to be searched by `checker.check`."""
 
-    setup: MergeSetup = MergeSetup()
+    setup: MergeSetup
 
     @property
     def invariants(self) -> Mapping[str, Callable[[MergeState], bool]]:

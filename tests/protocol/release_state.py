@@ -210,7 +210,7 @@ class Setup:
         cap: Windows that the budget pays for.
         clients_pay: Whether each client has a budget: participation records are written too.
         may_roll_back: Whether the ledger may be replaced by an older copy of it.
-        loses_offsets: Whether the markers of the group's offsets may be lost as well.
+        losable: The logs that may lose the marker of a transaction.
         rules: The protocol.
     """
 
@@ -218,7 +218,7 @@ class Setup:
     cap: int
     clients_pay: bool = False
     may_roll_back: bool = True
-    loses_offsets: bool = False
+    losable: tuple[int, ...] = (LEDGER, OUTBOX)
     rules: Rules = Rules()
 
     offsets = OFFSETS
@@ -228,11 +228,6 @@ class Setup:
     def private(self) -> tuple[int, ...]:
         """Return the logs that heads write to in transactions, apart from offsets."""
         return (LEDGER, OUTBOX, PARTICIPATION) if self.clients_pay else (LEDGER, OUTBOX)
-
-    @property
-    def losable(self) -> tuple[int, ...]:
-        """Return the logs that may lose the marker of a transaction."""
-        return (*self.private, OFFSETS) if self.loses_offsets else self.private
 
     def begin(self) -> State:
         """Return the state before the first head starts."""

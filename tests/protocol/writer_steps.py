@@ -105,7 +105,7 @@ def settle(state: Any, who: int, setup: Any) -> Ways:
     if not is_current(state, who):
         yield gives_up(state, who, Step.SETTLE, "fenced")
         return
-    for lost in losses(setup.private):
+    for lost in losses(set(setup.private).intersection(setup.losable)):
         label = Label(who, Step.SETTLE, LOST_MARKER if lost else "", bool(lost))
         logs = settled(state.logs, setup.private, lost, state.epoch)
         yield label, goes_to(state._replace(logs=logs), who, setup.first_read)
@@ -195,7 +195,7 @@ def _unknown_outcome(
     process, label = state.processes[who], Label(who, step, detail, True)
     if not setup.rules.doubts_success:
         return label, with_process(state, who, process.moved_on())
-    if not setup.rules.doubts_failure:
+    if not setup.rules.doubts_failure and process.offset is not None:
         return label, with_process(state, who, process.as_before())
     return label, without(state, who)
 

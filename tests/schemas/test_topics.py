@@ -48,7 +48,7 @@ def test_the_table_does_not_change():
 def test_who_may_do_what_does_not_change():
     rows = [(topic.name, topic.writers, topic.readers, topic.private) for topic in TABLE]
     assert rows == [
-        ("sdp.updates", (Role.CLIENT,), (Role.HEAD,), True),
+        ("sdp.updates", (Role.CLIENT, Role.HEAD), (Role.HEAD,), True),
         ("sdp.ledger", (Role.HEAD,), (Role.HEAD, Role.AUDITOR), True),
         ("sdp.outbox", (Role.HEAD,), (Role.HEAD,), True),
         ("sdp.rejects", (Role.HEAD,), (Role.OPERATOR,), True),

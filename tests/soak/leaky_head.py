@@ -1,6 +1,6 @@
 """A head that leaks, for tests only: `python leaky_head.py` with SDP_* settings.
 
-Memory with every release, a file descriptor and a thread with every eighth.
+Memory with every release, a file descriptor and a thread with every fourth.
 """
 
 import os
@@ -12,7 +12,7 @@ from agents.settings import load_settings
 from agents.workers import run_head
 
 LEAKED_BYTES = 128 * 1024
-EVERY = 8
+EVERY = 4
 
 kept: list[object] = []
 publish = Publisher.publish

@@ -6,6 +6,7 @@ nothing grew and everything adds up.
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -23,8 +24,8 @@ from stream.privacy.plan import OptimizerSpec, PrivacyPlan
 
 HEADS = 2
 GROWTH_PERCENT = 1.0
-# Threads of the pools of agents.cluster_head and agents.global_model.
-HEAD_POOL, GLOBAL_POOL = 8, 2
+# A worker's pools have so many threads in the end: its own, and the event loop's.
+POOLS = 8 + min(32, (os.cpu_count() or 1) + 4)
 # A third of the session timeout of a deployment's workers.
 PAUSE_S = 2.0
 # More than a soak can reach: the budget must not end before it.
@@ -82,8 +83,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         sample_s=arguments.sample_seconds,
         rate=arguments.rate,
         limits={
-            "": Limits(GROWTH_PERCENT, threads=HEAD_POOL),
-            "global": Limits(GROWTH_PERCENT, threads=GLOBAL_POOL),
+            "": Limits(GROWTH_PERCENT, threads=POOLS),
             CLIENT: Limits(GROWTH_PERCENT),
         },
     )

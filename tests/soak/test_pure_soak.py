@@ -325,3 +325,14 @@ def test_what_was_written_of_rejects_is_forgotten_with_its_window(monkeypatch, f
     held = growth(step, [made])
     assert held.is_flat, held
     assert made._producer.count == WINDOWS
+
+
+def test_a_cluster_that_is_ahead_does_not_let_another_one_report_more(monkeypatch):
+    monkeypatch.setattr(publisher, "Producer", NowhereProducer)
+    made = publisher.Publisher({}, PLAN, request_timeout_s=1.0, max_message_bytes=1_000)
+    rejection = Rejection(Reason.MALFORMED, "nonsense")
+    for number in range(1_000):
+        # Cluster 1 catches up with one old window, while cluster 0 goes from window to window.
+        made.report_rejected(0, [RejectedUpdate(number, 50 + number // 250, "", rejection)])
+        made.report_rejected(1, [RejectedUpdate(number, 7, "", rejection)])
+    assert made._producer.count == (4 + 1) * publisher.REPORTS_PER_WINDOW

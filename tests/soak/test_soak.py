@@ -38,7 +38,7 @@ def test_a_head_that_leaks_is_found_and_nothing_else_grows(deploy, load, probes)
         release_delay_ms=50,
         horizon_windows=run.HORIZON_WINDOWS,
     )
-    short = probes.Limits(SHORT_PERCENT, threads=run.HEAD_POOL)
+    short = probes.Limits(SHORT_PERCENT, threads=8)
     options = soak.Options(
         seconds=SECONDS,
         warm_up_s=WARM_UP_S,

@@ -135,7 +135,7 @@ def test_ten_thousand_updates_of_one_client_count_once_and_change_nobody_else():
     assert difference.tolist() == [1, 0, 0, 0, 0, 0, 10]
 
 
-@pytest.mark.parametrize("value", [None, b"", b"\xff", one_hot(0)[:-1], one_hot(0) + b"\0"])
+@pytest.mark.parametrize("value", [b"", b"\xff", one_hot(0)[:-1], one_hot(0) + b"\0"])
 def test_bytes_that_are_no_update_are_malformed_and_name_no_client(value):
     intake = make_intake()
     outcome = intake.offer([at(0, 0, value), at(0, 1, one_hot(1))])
@@ -143,6 +143,14 @@ def test_bytes_that_are_no_update_are_malformed_and_name_no_client(value):
     assert outcome.rejected[0].client_id == ""
     assert outcome.rejected[0].offset == 0
     assert intake.exact_sum().tolist() == [0, 1, 0, 0, 0, 0, 10]
+
+
+@pytest.mark.parametrize("window", [-1, 0, 1, 99])
+def test_a_head_s_mark_is_read_and_nothing_else(window):
+    intake = make_intake()
+    outcome = intake.offer([at(window, 7, None)])
+    assert (outcome.accepted, outcome.rejected) == (0, [])
+    assert intake.position == intake.resume_offset() == 8
 
 
 def test_a_rejection_says_where_whose_and_why_and_holds_no_gradient():
