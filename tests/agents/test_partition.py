@@ -6,8 +6,12 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from agents.partition import ClusterOpener
+from agents.protocol_steps import Step
+from agents.settings import Settings
 from agents.topics import topics_of
 from schemas import LedgerKind, decode_ledger_record, encode_ledger_record
+from stream.testing import UnsafeNoNoise
 
 pytestmark = pytest.mark.integration
 
@@ -158,3 +162,25 @@ def test_an_updates_topic_that_was_made_again_is_refused(deploy):
     assert head.stop() == 0
     recreate(deployment, deployment.names.updates)
     assert "made again" in refusal(deployment)
+
+
+def test_an_opening_is_watched_step_by_step(deploy):
+    deployment = deploy(cluster_count=1)
+    settings = Settings(bootstrap_servers=deployment.bootstrap_servers, plan=deployment.plan_file)
+
+    def steps():
+        passed = []
+        ClusterOpener(
+            settings,
+            deployment.plan,
+            deployment.config,
+            UnsafeNoNoise(),
+            1 << 20,
+            watch=passed.append,
+        ).open(0)
+        return passed
+
+    fenced = [Step.FENCE, Step.SETTLE, Step.READ_STATE]
+    written = [Step.BEGIN_TRANSACTION, Step.PRODUCE, Step.COMMIT, Step.COMMITTED]
+    assert steps() == [*fenced, Step.GENESIS, *written, Step.CONSUME]
+    assert steps() == [*fenced, Step.RESTORE, Step.CONSUME]
