@@ -12,6 +12,7 @@ from topic_faults import produce, recreate, truncate
 
 from agents import partition
 from agents.partition import group_of
+from agents.protocol_steps import Step
 from agents.takeover_checks import offset_note
 from schemas import LedgerKind, decode_ledger_record, encode_ledger_record
 from stream.errors import LedgerError
@@ -185,3 +186,15 @@ def test_an_updates_topic_that_was_made_again_is_refused_although_it_is_longer(h
     recreate(head.deployment, head.deployment.names.updates)
     send_updates(head, 9)
     assert "deleted and made again" in refusal(head)
+
+
+def test_an_opening_is_watched_step_by_step(deploy):
+    passed = []
+    head = DurableHead(deploy(**SHORT), watch=passed.append)
+    fenced = [Step.FENCE, Step.SETTLE, Step.READ_STATE]
+    written = [Step.BEGIN_TRANSACTION, Step.PRODUCE, Step.COMMIT, Step.COMMITTED]
+    head.open()
+    assert passed == [*fenced, Step.GENESIS, *written, Step.CONSUME]
+    passed.clear()
+    head.open()
+    assert passed == [*fenced, Step.RESTORE, Step.CONSUME]

@@ -1,7 +1,4 @@
-"""One plan on its own topics, its workers as processes, and a look at what they wrote.
-
-For the tests and for the scripts of tests/chaos and tests/soak.
-"""
+"""One plan on its own topics, its workers as processes, and a look at what they wrote."""
 
 import json
 import os

@@ -7,6 +7,7 @@ from confluent_kafka import Producer
 from deployment import Deployment, now_ms
 
 from agents.partition import ClusterOpener, OpenedCluster, outgoing
+from agents.protocol_steps import Watcher, nobody
 from agents.settings import Settings
 from agents.transactions import OutgoingRecord
 from stream.cluster_head import SealedCell
@@ -24,7 +25,9 @@ class DurableHead:
         acknowledged: The releases that were committed, by window.
     """
 
-    def __init__(self, deployment: Deployment, cluster: int = 0) -> None:
+    def __init__(
+        self, deployment: Deployment, cluster: int = 0, *, watch: Watcher = nobody
+    ) -> None:
         self.deployment = deployment
         self.acknowledged: dict[int, bytes | None] = {}
         self._cluster = cluster
@@ -34,7 +37,12 @@ class DurableHead:
             request_timeout_s=5,
         )
         self._opener = ClusterOpener(
-            settings, deployment.plan, deployment.config, RoundedGaussian(os.urandom), 1 << 20
+            settings,
+            deployment.plan,
+            deployment.config,
+            RoundedGaussian(os.urandom),
+            1 << 20,
+            watch=watch,
         )
 
     def open(self) -> OpenedCluster:
