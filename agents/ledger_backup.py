@@ -76,6 +76,7 @@ def export_ledgers(
     ends = LogEnds(config, settings.request_timeout_s)
     with LedgerReader(config, plan) as reader, BackupWriter(path, plan) as backup:
         reader.require_topics()
+        _wait_for_leaders(reader, plan)
         for cluster in range(plan.cluster_count):
             try:
                 records, left_out = _read(config, plan, ends, cluster)
@@ -105,6 +106,7 @@ def import_ledgers(
     best = _longest(plan, paths)
     with LedgerReader(config, plan) as reader:
         reader.require_topics()
+        _wait_for_leaders(reader, plan)
     ends = LogEnds(config, settings.request_timeout_s)
     for cluster, (chain, _) in best.items():
         traces = read_traces(config, ends, plan, cluster)
@@ -119,6 +121,18 @@ def import_ledgers(
                 is_changed = _restore(settings, config, plan, ends, records)
                 written.append(Imported(records.cluster, len(records.ledger), path, is_changed))
     return sorted(written, key=lambda each: each.cluster)
+
+
+def _wait_for_leaders(reader: LedgerReader, plan: PrivacyPlan) -> None:
+    """Wait until all partitions answer: their topics may have been made a moment ago."""
+    names = TopicNames(plan.topic_prefix)
+    topics = [names.ledger, names.outbox]
+    if plan.scope == "client":
+        topics.append(names.participation)
+    for topic in topics:
+        for cluster in range(plan.cluster_count):
+            reader.limits(topic, cluster)
+    reader.limits(names.releases, 0)
 
 
 def _read(

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 _LINKS_CHECKED = 100
 # A head's clock may disagree with the broker's by so much.
 _CLOCK_SKEW_MS = 60_000
+# What it takes to remember that a client has been counted in a window, as measured, and some more.
+_CLIENT_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,8 @@ class ClusterOpener:
         return self._ends.offset_at(self._names.updates, head.cluster, after_ms) < head.position
 
     def _max_open_windows(self) -> int:
-        window_bytes = 8 * self._plan.release_size
+        clients = -(-self._plan.expected_clients // self._plan.cluster_count)
+        window_bytes = 8 * self._plan.release_size + _CLIENT_BYTES * clients
         return max(2, (self._settings.window_memory_mib << 20) // window_bytes)
 
 

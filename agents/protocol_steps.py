@@ -1,6 +1,7 @@
 """The steps of the release protocol by name, and who may watch a process pass them.
 
-A crash at any of them must be harmless, so each stands right before the act that it is named after.
+The names are those of the protocol's model (tests/protocol), which is checked exhaustively: a
+crash at any of them must be harmless, so each stands right before the act that it is named after.
 A production process is watched by nobody; crash tests start the same roles with a watcher that
 kills, stops or delays the process at a step.
 """

@@ -2,7 +2,7 @@
 
 import pytest
 from durable_head import DurableHead
-from topic_faults import produce, recreate, sdp, truncate, verify
+from topic_faults import produce, recreate, sdp, truncate, verify, wait_until_led
 
 pytestmark = pytest.mark.integration
 
@@ -12,7 +12,9 @@ SHORT = {"window_length_ms": 100, "grace_ms": 0, "release_delay_ms": 0}
 @pytest.fixture(params=["cluster", "client"])
 def deployment(deploy, request):
     """Two clusters, of which one has released and the other never had a head."""
-    return deploy(**SHORT, scope=request.param)
+    made = deploy(**SHORT, scope=request.param)
+    wait_until_led(made)
+    return made
 
 
 @pytest.fixture
@@ -117,6 +119,7 @@ def test_foreign_bytes_are_left_out_and_a_ledger_that_is_not_whole_is_named(
 
 def test_what_clients_paid_must_fit_the_ledger(deploy, files):
     deployment = deploy(**SHORT, scope="client")
+    wait_until_led(deployment)
     head = DurableHead(deployment)
     head.open()
     head.release(is_public=True)

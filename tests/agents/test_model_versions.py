@@ -4,9 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from topic_faults import produce
+from topic_faults import produce, wait_until_led
 
-from agents.kafka_edge import retry_while_away
 from agents.model_versions import (
     newest_state,
     newest_version,
@@ -30,9 +29,7 @@ FOREIGN = bytes(16)
 @pytest.fixture
 def deployment(deploy):
     made = deploy()
-    # A broker learns of new topics a moment after the controller has made them.
-    for topic in (made.names.model, made.names.model_state):
-        retry_while_away("looking", lambda topic=topic: newest_version(made.config, topic, len))
+    wait_until_led(made)
     return made
 
 

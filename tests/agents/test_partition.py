@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from durable_head import DurableHead
-from topic_faults import produce, recreate, truncate
+from topic_faults import produce, recreate, truncate, wait_until_led
 
 from agents import partition
 from agents.partition import group_of
@@ -26,6 +26,7 @@ SHORT = {"cluster_count": 1, "window_length_ms": 100, "grace_ms": 0, "release_de
 def head(deploy):
     """A head that has committed three windows and published two of them."""
     head = DurableHead(deploy(**SHORT))
+    wait_until_led(head.deployment)
     head.open()
     head.release(is_public=True)
     head.release(is_public=True)

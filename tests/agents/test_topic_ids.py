@@ -1,10 +1,10 @@
 """Which topics are there, and whether they are still the same, on real Kafka."""
 
 import pytest
-from topic_faults import delete, make_again, produce, recreate, truncate
+from topic_faults import delete, make_again, produce, recreate, truncate, wait_until_led
 
 from agents import topic_ids
-from agents.kafka_edge import LogEnds, retry_while_away
+from agents.kafka_edge import LogEnds
 from agents.topic_ids import Topics, global_topics, gone_text, head_topics
 from stream.errors import LedgerError
 
@@ -18,10 +18,8 @@ def deployment(deploy):
 
 @pytest.fixture
 def ends(deployment):
-    found = LogEnds(deployment.config, 10)
-    # A broker learns of new topics a moment after the controller has made them.
-    retry_while_away("looking", head_topics(found, deployment.plan).look)
-    return found
+    wait_until_led(deployment)
+    return LogEnds(deployment.config, 10)
 
 
 def test_a_worker_cannot_do_without_its_topics(deployment, ends):

@@ -38,6 +38,7 @@ CUT_OFF = TopicsSeen({"a": "1", "b": "2"}, (0, 5))
 def watched(monkeypatch, *seen):
     """Watch until all that is to be seen was, and a little longer; return what was told."""
     monkeypatch.setattr(topic_watch, "_EVERY_S", 0.001)
+    monkeypatch.setattr(topic_watch, "_AGAIN_S", 0.001)
     changes = []
 
     async def main():

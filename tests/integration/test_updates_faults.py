@@ -46,13 +46,26 @@ def deployment(deploy):
     return deploy(assignment="prefix", assignment_key="", prefixes=("c0", "c1"), **SHORT)
 
 
+def updates(deployment, cluster):
+    """What clients wrote: a record without a value is a head's mark."""
+    return [m for m in deployment.read(deployment.names.updates, cluster) if m.value() is not None]
+
+
+def read_through(deployment, cluster):
+    """How far a cluster's ledger has read its updates."""
+    newest = deployment.read(deployment.names.ledger, cluster)[-1].value()
+    return decode_ledger_record(newest).next_offset
+
+
 def test_updates_deleted_before_they_were_read_are_counted_and_the_rest_is_released(deployment):
     head = deployment.start_head()
     wait_for_windows(deployment, 1, range(2))
     assert head.stop() == 0
     for cluster in range(2):
         publish(deployment, cluster)
-    truncate(deployment, deployment.names.updates, 0, 3)
+    first_left = updates(deployment, 0)[3].offset()
+    lost = first_left - read_through(deployment, 0)
+    truncate(deployment, deployment.names.updates, 0, first_left)
 
     head = deployment.start_head()
     deployment.wait_until_owned(head)
@@ -64,7 +77,9 @@ def test_updates_deleted_before_they_were_read_are_counted_and_the_rest_is_relea
     assert total(deployment, 0) == expected(range(3, CLIENTS))
     assert total(deployment, 1) == expected(range(CLIENTS))
     metrics, log = head.metrics(), head.log.read_text()
-    assert metrics["sdp_updates_lost_total", "0"] == 3
+    # Three updates, and perhaps the mark of a window that was not sealed any more.
+    assert metrics["sdp_updates_lost_total", "0"] == lost
+    assert lost in (3, 4)
     assert metrics["sdp_updates_lost_total", "1"] == 0
     assert "cluster 0: the broker deleted updates before they were read" in log
     assert "cluster 1: the broker deleted" not in log
@@ -77,35 +92,30 @@ def test_a_topic_that_was_made_again_closes_what_had_read_the_old_one(deployment
     topic = deployment.names.updates
     head = deployment.start_head()
     deployment.wait_until_owned(head)
-    publish(deployment, 0)
-
-    def has_read_all():
-        newest = deployment.read(deployment.names.ledger, 0)[-1].value()
-        return decode_ledger_record(newest).next_offset == CLIENTS
-
-    deployment.eventually("cluster 0 has read its updates", has_read_all)
-    wait_for_windows(deployment, 1, [1])
+    for cluster in range(2):
+        publish(deployment, cluster)
+    deployment.eventually(
+        "both have read their updates",
+        lambda: all(read_through(deployment, c) >= CLIENTS for c in range(2)),
+    )
 
     # Without the topic nobody goes on, and nobody spins.
     delete(deployment, topic)
     deployment.eventually("it is noticed", lambda: body(head).get("deleted_topics") == [topic])
     assert f"deleted: {topic}. Stop all workers" in head.log.read_text()
     make_again(deployment, topic)
-    deployment.eventually("cluster 0 is refused", lambda: "made again" in refused(head).get(0, ""))
-    assert "Start a new plan" in refused(head)[0]
 
-    # Cluster 1 had read nothing: to it, the new topic is like the old one.
-    last = windows(deployment, 0)
-    wait_for_windows(deployment, 2, [1])
-    assert refused(head).keys() == {0}
-    assert windows(deployment, 0) == last
-    assert has_no_gap(windows(deployment, 1))
+    def are_refused():
+        return [why for why in refused(head).values() if "made again" in why][1:]
+
+    deployment.eventually("both are refused", are_refused)
+    assert "Start a new plan" in refused(head)[0]
+    last = deployment.releases().keys()
     assert len(head.log.read_text()) < 20_000
     assert head.stop() == 0
 
     # A head that was down meanwhile finds out as well.
     recreate(deployment, topic)
     head = deployment.start_head()
-    deployment.eventually("cluster 0 is refused", lambda: "made again" in refused(head).get(0, ""))
-    wait_for_windows(deployment, 1, [1])
-    assert windows(deployment, 0) == last
+    deployment.eventually("both are refused", are_refused)
+    assert deployment.releases().keys() == last

@@ -120,7 +120,12 @@ class Report(Generic[S]):
 
 
 def check(
-    model: Model[S], max_faults: int, promises: Iterable[str] | None = None, max_states: int = 0
+    model: Model[S],
+    max_faults: int,
+    promises: Iterable[str] | None = None,
+    *,
+    max_states: int = 0,
+    observe: Callable[[S, Label, S], None] | None = None,
 ) -> Report[S]:
     """Search the states of ``model`` that at most ``max_faults`` faults lead to.
 
@@ -130,9 +135,12 @@ def check(
         promises: Names of the invariants to check, and `COMPLETION`; by default all. The others
             may break on the way.
         max_states: Give up after so many states; 0 for never.
+        observe: Told of every transition: the state, what happened, and the state after it, not
+            yet canonical.
     """
     wanted = {*model.invariants, COMPLETION} if promises is None else set(promises)
-    search = _Search(model, max_faults, {k: v for k, v in model.invariants.items() if k in wanted})
+    invariants = {name: holds for name, holds in model.invariants.items() if name in wanted}
+    search = _Search(model, max_faults, invariants, observe)
     report = search.run(max_states)
     if report.violation is None and report.is_exhaustive and COMPLETION in wanted:
         stuck = search.first_that_cannot_be_done()
@@ -142,9 +150,14 @@ def check(
 
 class _Search(Generic[S]):
     def __init__(
-        self, model: Model[S], max_faults: int, invariants: Mapping[str, Callable[[S], bool]]
+        self,
+        model: Model[S],
+        max_faults: int,
+        invariants: Mapping[str, Callable[[S], bool]],
+        observe: Callable[[S, Label, S], None] | None,
     ) -> None:
         self.model, self.max_faults, self.invariants = model, max_faults, invariants
+        self.observe = observe
         self.landmarks = model.landmarks
         self.report: Report[S] = Report()
         self.number: dict[S, int] = {}
@@ -194,6 +207,8 @@ class _Search(Generic[S]):
                 continue
             report.transitions += 1
             report.taken[label.step, label.detail] += 1
+            if self.observe is not None:
+                self.observe(self.order[source], label, successor)
             target = model.canonical(successor)
             if label.is_fault:
                 # Not visited yet: a way with fewer faults may still lead there.

@@ -119,18 +119,21 @@ class ReleaseModel:
 def _older_copy(state: State) -> Ways:
     """An operator puts an older copy in the place of the ledger.
 
-    What it lacks is public or in the outbox. Were that lost too, nothing in Kafka could tell.
+    What was released and it lacks is public, or in the outbox for all to read. Were that lost
+    too, by the same backup or by a broker at the same time, nothing in Kafka could tell.
     """
     ledger, outbox = state.logs[LEDGER], state.logs[OUTBOX]
     if ledger.open or len(ledger.committed) < 2:
         return
-    *older, lacking = ledger.committed
-    logs = replaced(state.logs, LEDGER, Log(committed=tuple(older)))
+    older = ledger.committed[:-1]
+    kept = [each.release for each in older]
+    lacking = {each for each in state.decided if each not in kept}
+    logs = replaced(state.logs, LEDGER, Log(committed=older))
     logs = replaced(logs, OUTBOX, outbox._replace(aborted=()))  # without the charges: garbage
     label = Label(-1, OLDER_COPY, "", True)
-    if lacking.release in (None, *outbox.committed, *state.public):
+    if lacking <= {*outbox.committed, *state.public}:
         yield label, state._replace(logs=logs, is_rolled_back=True)
-    if lacking.release in state.public:
+    if lacking <= set(state.public):
         logs = replaced(logs, OUTBOX, Log())
         label = label._replace(detail="and the outbox has expired")
         yield label, state._replace(logs=logs, is_rolled_back=True)

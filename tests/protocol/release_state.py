@@ -2,7 +2,7 @@
 
 One cluster. Its clients' updates are all in their log and all windows are over from the start:
 which window an update belongs to is decided by the broker's clock, and a head must have read to
-an end that it asked for after a window was over, so the moment at which it reads changes nothing.
+the mark that it wrote after a window was over, so the moment at which it reads changes nothing.
 A window's first update may stand before the last one of the window before (`UPDATES`), so that
 reading on from where a window's updates begin meets updates of windows that are sealed.
 

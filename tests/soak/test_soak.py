@@ -10,7 +10,7 @@ import pytest
 from scripts import importing_from
 
 FOLDER = Path(__file__).parent
-SECONDS, WARM_UP_S = 21.0, 6.0
+SECONDS, WARM_UP_S = 17.0, 5.0
 # In so short a time caches still fill, Kafka clients' buffers and both heaps still have a first
 # peak: 1 to 4 % were seen, on a machine that did much else. The leak makes 20 % and more.
 SHORT_PERCENT = 10.0

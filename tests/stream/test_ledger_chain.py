@@ -36,7 +36,7 @@ from stream.privacy.schedule_signal import Released
 from stream.privacy.schedule_spec import ScheduleSpec
 
 CLUSTER = 1
-REMEDY = "restore the ledger topic from a backup that is not older (sdp ledger import), or start a new plan"
+REMEDY = "restore the ledger topic from a backup that is not older (sdp ledger import), or start"
 PLAN = PrivacyPlan(
     name="chain",
     dimension=4,

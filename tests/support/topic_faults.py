@@ -5,6 +5,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
+from functools import partial
 
 from click.testing import CliRunner, Result
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition
@@ -13,6 +14,7 @@ from deployment import Deployment, Worker
 from durable_head import DurableHead
 
 from agents.cli import main
+from agents.kafka_edge import LogEnds, retry_while_away
 from agents.topics import topics_of
 
 # Windows that a loaded machine still keeps up with, and a restart does not wait for.
@@ -74,6 +76,7 @@ def make_again(deployment: Deployment, *topics: str) -> None:
     for future in admin.create_topics(new).values():
         future.result(30)
     deployment.eventually("they are there", lambda: set(topics) <= existing(deployment))
+    wait_until_led(deployment, *topics)
 
 
 def existing(deployment: Deployment) -> set[str]:
@@ -84,6 +87,14 @@ def existing(deployment: Deployment) -> set[str]:
         for name, topic in found.items()
         if topic.partitions and all(p.leader >= 0 for p in topic.partitions.values())
     }
+
+
+def wait_until_led(deployment: Deployment, *topics: str) -> None:
+    """Wait until every partition answers: a broker learns of new topics a moment after all."""
+    ends = LogEnds(deployment.config, 10)
+    for spec in topics_of(deployment.plan):
+        for partition in range(spec.partitions if spec.name in topics or not topics else 0):
+            retry_while_away("asking", partial(ends.end_offset, spec.name, partition))
 
 
 def recreate(deployment: Deployment, *topics: str) -> None:
