@@ -13,6 +13,8 @@ from stream.aggregation.intake import RejectedUpdate
 from stream.aggregation.validation import Reason
 from stream.privacy.plan import PrivacyPlan
 
+from .kafka_edge import now_ms
+
 log = logging.getLogger(__name__)
 
 # A flood of bad updates is counted whole, and written down so often a cluster, window and reason.
@@ -47,8 +49,13 @@ class Publisher:
         *,
         request_timeout_s: float,
         max_message_bytes: int,
+        unsafe_mock_broker: bool = False,
     ) -> None:
-        """Make the producer; it connects on its own."""
+        """Make the producer; it connects on its own.
+
+        ``unsafe_mock_broker``: librdkafka's mock has no clock, so marks bear this host's time.
+        """
+        self._has_clock = not unsafe_mock_broker
         self._plan = plan
         self._names = TopicNames(plan.topic_prefix)
         self._timeout_s = request_timeout_s
@@ -82,11 +89,12 @@ class Publisher:
         Where a broker says that a log ends tells less: what it has appended, with a time of that
         moment, is not shown before its replicas have it. They have all that is before a mark.
         """
+        asked_ms = now_ms()
         message = self._deliver(cluster, self._names.updates, cluster, None, None)
-        if message is None:
+        if message is None or (offset := message.offset()) is None:
             return None
-        offset, (_, timestamp_ms) = message.offset(), message.timestamp()
-        return None if offset is None else Mark(offset, timestamp_ms)
+        _, timestamp_ms = message.timestamp()
+        return Mark(offset, timestamp_ms if self._has_clock else asked_ms)
 
     def _deliver(
         self, cluster: int, topic: str, partition: int, value: bytes | None, key: str | None

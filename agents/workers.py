@@ -89,6 +89,7 @@ def run_head(
             plan,
             request_timeout_s=settings.request_timeout_s,
             max_message_bytes=largest,
+            unsafe_mock_broker=unsafe_mock_broker,
         ),
         feed_options=_feed_options(
             settings, config, plan, largest, unsafe_mock_broker=unsafe_mock_broker
