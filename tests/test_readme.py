@@ -101,4 +101,4 @@ def test_the_training_loop_publishes_what_the_next_model_is_made_of(deploy, tmp_
         exec(code, {"my_gradient": my_gradient})  # noqa: S102 - the README's own code
     assert not np.array_equal(*seen)
     partition = plan.cluster_of("device-17")
-    assert len(deployment.read(deployment.names.updates, partition)) == 2
+    assert len(deployment.updates(partition)) == 2

@@ -41,7 +41,7 @@ def test_a_client_pays_for_what_used_its_update_and_releases_outlive_its_budget(
         refused = {r.offset for r in rejects(deployment) if r.client_id == client}
         sent = [
             m
-            for m in deployment.read(deployment.names.updates)
+            for m in deployment.updates()
             if m.key() == client.encode() and m.offset() not in refused
         ]
         return len({deployment.plan.window_of(m.timestamp()[1]) for m in sent})

@@ -29,7 +29,7 @@ def expected_cells(deployment):
     """What each cell must hold, read from the log itself: first update of a client a window."""
     cells = {}
     for cluster in range(deployment.plan.cluster_count):
-        for message in deployment.read(deployment.names.updates, cluster):
+        for message in deployment.updates(cluster):
             window = deployment.plan.window_of(message.timestamp()[1])
             cells.setdefault((cluster, window), set()).add(message.key().decode())
     return cells

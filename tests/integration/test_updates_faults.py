@@ -46,11 +46,6 @@ def deployment(deploy):
     return deploy(assignment="prefix", assignment_key="", prefixes=("c0", "c1"), **SHORT)
 
 
-def updates(deployment, cluster):
-    """What clients wrote: a record without a value is a head's mark."""
-    return [m for m in deployment.read(deployment.names.updates, cluster) if m.value() is not None]
-
-
 def read_through(deployment, cluster):
     """How far a cluster's ledger has read its updates."""
     newest = deployment.read(deployment.names.ledger, cluster)[-1].value()
@@ -63,7 +58,7 @@ def test_updates_deleted_before_they_were_read_are_counted_and_the_rest_is_relea
     assert head.stop() == 0
     for cluster in range(2):
         publish(deployment, cluster)
-    first_left = updates(deployment, 0)[3].offset()
+    first_left = deployment.updates(0)[3].offset()
     lost = first_left - read_through(deployment, 0)
     truncate(deployment, deployment.names.updates, 0, first_left)
 

@@ -193,6 +193,10 @@ class Deployment:
         finally:
             consumer.close()
 
+    def updates(self, cluster: int = 0) -> list[Message]:
+        """What clients wrote for a cluster: a record without a value is a head's mark."""
+        return [m for m in self.read(self.names.updates, cluster) if m.value() is not None]
+
     def releases(self) -> dict[tuple[int, int], Release]:
         """The releases by cell; fails where a cell has two contents."""
         bytes_by_cell: dict[tuple[int, int], bytes] = {}
