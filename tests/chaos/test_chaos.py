@@ -73,6 +73,30 @@ def test_a_crash_at_each_step_costs_nothing_but_time(load, broker):
         stage.close()
 
 
+@pytest.mark.integration
+@pytest.mark.slow
+def test_brokers_that_are_killed_in_a_transaction_or_are_too_few_cost_nothing_but_time(
+    load, native_kafka
+):
+    """Three of them: the leader goes, then two of them, so min.insync.replicas is not met."""
+    faults = load("cluster_faults").all_cluster_faults()
+    kafka = load("kafka_cluster")
+    with kafka.KafkaCluster(say=print) as brokers:
+        stage = load("stage").Stage(
+            brokers, 1, replication_factor=kafka.REPLICAS, cluster_count=2, window_length_ms=1000
+        )
+        try:
+            stage.start(heads=1)
+            for kind in ("leader killed at commit", "two of three brokers killed"):
+                faults[kind](stage)
+                assert stage.recovery_s() is not None, kind
+            problems, lost = stage.finish()
+            assert problems == []
+            assert lost == 0
+        finally:
+            stage.close()
+
+
 def _was_killed(worker):
     code = worker.process.poll()
     assert code in (None, -9), worker.log.read_text()[-3000:]

@@ -1,8 +1,7 @@
-"""A disk that can be filled, and what stands in for one where nothing may be mounted."""
+"""A disk that can be filled."""
 
 import contextlib
 import errno
-import resource
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,9 +48,3 @@ def fill(disk: Path) -> None:
 def make_room(disk: Path) -> None:
     """Undo `fill`."""
     (disk / _FILLER).unlink()
-
-
-def let_files_grow_no_more(pid: int, size: int) -> None:
-    """Let a process write nothing beyond ``size`` in any file: to it, the disk is full there."""
-    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
