@@ -17,7 +17,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ from confluent_kafka import (
 from faust.types import ChannelT
 from mode import Service
 
-from stream.aggregation.intake import Record
+from stream.aggregation.intake import PlainRecord
 from stream.errors import StreamError
 
 from .kafka_edge import client_log
@@ -184,32 +184,51 @@ class PartitionFeed(Service):
         return [first, *consumer.consume(self._batch_records - 1, 0)]
 
     def _deliver(self, messages: Iterable[Message]) -> None:
-        records: dict[int, list[Record]] = {}
+        by_partition: dict[int | None, list[Message]] = {}
         ends: dict[int, int] = {}
         for message in messages:
-            error, partition, offset = message.error(), message.partition(), message.offset()
-            if partition is None or offset is None or partition not in self._epoch_by_partition:
-                continue  # told to the log by the client itself, or no longer ours
-            if error is None:
-                records.setdefault(partition, []).append(self._record(message, offset))
-                self._position_by_partition[partition] = offset + 1
-            elif error.code() == KafkaError._PARTITION_EOF:
-                records.setdefault(partition, [])
-                ends[partition] = offset
-            else:
-                self._recover(partition, error)
-        for partition, batch in records.items():
-            epoch = self._epoch_by_partition[partition]
-            self._put(RecordBatch(partition, epoch, batch, ends.get(partition)))
+            partition = message.partition()
+            if message.error() is None:
+                # Not setdefault: it would make a list for each message.
+                if partition in by_partition:
+                    by_partition[partition].append(message)
+                else:
+                    by_partition[partition] = [message]
+            elif partition is not None and partition in self._epoch_by_partition:
+                self._take_event(partition, message, ends)
+        for partition in {*by_partition, *ends}:
+            # What is no longer ours is left to its new owner.
+            if partition is not None and partition in self._epoch_by_partition:
+                records = self._records(by_partition.get(partition, []))
+                if records:
+                    self._position_by_partition[partition] = records[-1][0] + 1
+                epoch = self._epoch_by_partition[partition]
+                self._put(RecordBatch(partition, epoch, records, ends.get(partition)))
 
-    def _record(self, message: Message, offset: int) -> Record:
-        kind, timestamp_ms = message.timestamp()
-        if kind != TIMESTAMP_LOG_APPEND_TIME and not self._unsafe_any_timestamps:
+    def _take_event(self, partition: int, message: Message, ends: dict[int, int]) -> None:
+        error, offset = message.error(), message.offset()
+        if error is None or offset is None:
+            return  # told to the log by the client itself
+        if error.code() == KafkaError._PARTITION_EOF:
+            ends[partition] = offset
+        else:
+            self._recover(partition, error)
+
+    def _records(self, messages: Sequence[Message]) -> list[PlainRecord]:
+        """Return what is needed of messages of one partition; this is done for each update."""
+        stamps = [message.timestamp() for message in messages]
+        if not self._unsafe_any_timestamps and any(
+            kind != TIMESTAMP_LOG_APPEND_TIME for kind, _ in stamps
+        ):
             raise WrongTimestampsError(
-                f"{message.topic()} does not stamp records with the broker's time: set "
+                f"{messages[0].topic()} does not stamp records with the broker's time: set "
                 "message.timestamp.type=LogAppendTime on the topic (sdp topics create does)"
             )
-        return Record(offset, timestamp_ms, message.value())
+        return [
+            (offset, timestamp_ms, message.value())
+            for message, (_, timestamp_ms) in zip(messages, stamps, strict=True)
+            if (offset := message.offset()) is not None
+        ]
 
     def _recover(self, partition: int, error: KafkaError) -> None:
         """Read on where the client stopped, in a moment."""

@@ -19,7 +19,7 @@ from schemas import (
     TopicNames,
     decode_release,
 )
-from stream.aggregation.intake import Record
+from stream.aggregation.intake import PlainRecord
 from stream.global_model import GlobalModel, Stepped
 from stream.metrics import GlobalMetrics
 from stream.privacy.plan import PrivacyPlan
@@ -155,15 +155,16 @@ class GlobalService(Service):
                     await self._step_while_ready(owned)
             await self.sleep(_TICK_S)
 
-    def _offer(self, model: GlobalModel, record: Record) -> None:
+    def _offer(self, model: GlobalModel, record: PlainRecord) -> None:
+        offset, timestamp_ms, value = record
         try:
-            release = decode_release(record.value)
+            release = decode_release(value)
         except MalformedMessageError as error:
-            log.warning("offset %d of the releases is no release: %s", record.offset, error)
-            model.advance(record.offset + 1)
+            log.warning("offset %d of the releases is no release: %s", offset, error)
+            model.advance(offset + 1)
             self._metrics.observe_release(_MALFORMED)
             return
-        outcome = model.offer(record.offset, release, record.timestamp_ms)
+        outcome = model.offer(offset, release, timestamp_ms)
         self._metrics.observe_release(outcome)
 
     async def _ask_end(self, owned: _OwnedModel) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stream.aggregation.intake import Record
+from stream.aggregation.intake import PlainRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class RecordBatch:
 
     partition: int
     epoch: int
-    records: Sequence[Record]
+    records: Sequence[PlainRecord]
     end_offset: int | None
 
 

@@ -41,7 +41,7 @@ from .codec import (
     record_hash,
     release_digest,
 )
-from .limits import MAX_DELTA_CLIENTS, MAX_SNAPSHOT_CLIENTS, MAX_STATE_ROWS
+from .limits import MAX_CLIENT_ID_BYTES, MAX_DELTA_CLIENTS, MAX_SNAPSHOT_CLIENTS, MAX_STATE_ROWS
 from .messages import (
     WIRE_VERSION,
     ClipNorm,
@@ -72,9 +72,11 @@ from .participation_codec import (
 )
 from .topic_spec import Role, TopicNames, TopicSpec
 from .topics import topic_table
+from .update_shape import UpdateShape
 
 __all__ = [
     "DELTA_KEYS",
+    "MAX_CLIENT_ID_BYTES",
     "MAX_DELTA_CLIENTS",
     "MAX_SNAPSHOT_CLIENTS",
     "MAX_STATE_ROWS",
@@ -94,6 +96,7 @@ __all__ = [
     "TopicNames",
     "TopicSpec",
     "Update",
+    "UpdateShape",
     "VectorType",
     "decode_ledger_record",
     "decode_model_snapshot",

@@ -89,7 +89,7 @@ def frame(header: Message, *pieces: NDArray[np.generic]) -> bytes:
             _HEADER_TAG,
             write_varint(len(header_bytes)),
             header_bytes,
-            _vector_start(sum(piece.nbytes for piece in pieces)),
+            vector_start(sum(piece.nbytes for piece in pieces)),
             *(np.ascontiguousarray(piece).data for piece in pieces),
         )
     )
@@ -97,7 +97,7 @@ def frame(header: Message, *pieces: NDArray[np.generic]) -> bytes:
 
 # The vectors of a plan have one or two sizes; foreign ones cannot make this grow.
 @lru_cache(maxsize=16)
-def _vector_start(size: int) -> bytes:
+def vector_start(size: int) -> bytes:
     """Return what stands between the header and a vector of ``size`` bytes."""
     # Like any field with its default value, an empty vector is absent.
     return _VECTOR_TAG + write_varint(size) if size else b""
@@ -143,7 +143,7 @@ def split_vector(view: memoryview, position: int, expected_bytes: int) -> int:
         MalformedMessageError: the rest is anything else.
     """
     # The header has said what must stand here, so there is nothing to parse: compare.
-    expected = _vector_start(expected_bytes)
+    expected = vector_start(expected_bytes)
     start = position + len(expected)
     if view[position:start] != expected or len(view) - start != expected_bytes:
         raise MalformedMessageError("the rest is not a vector of the length that the header says")

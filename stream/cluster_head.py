@@ -21,7 +21,7 @@ from schemas import (
     record_hash,
 )
 
-from .aggregation.intake import BatchOutcome, Record, WindowIntake
+from .aggregation.intake import BatchOutcome, PlainRecord, WindowIntake
 from .budget.client_budgets import ClientBudgets
 from .budget.limits import Forecast, RateLimit, SlidingLimits
 from .errors import BudgetExhaustedError, LedgerError
@@ -130,7 +130,7 @@ class ClusterHead:
         """What the cluster has spent, in units of 2^-60 zCDP."""
         return self._ledger.spent_units
 
-    def offer(self, records: Sequence[Record]) -> BatchOutcome:
+    def offer(self, records: Sequence[PlainRecord]) -> BatchOutcome:
         """Take records in offset order; count each one that may be counted.
 
         Records below `position` have been taken already and are passed over.

@@ -9,22 +9,24 @@ and read again in a later pass when the windows before them are sealed.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas import ClipState, MalformedMessageError, Update, decode_update
+from schemas import ClipState, MalformedMessageError, decode_update
 from stream.budget.client_budgets import ClientBudgets, client_key
 from stream.budget.limits import Forecast
 from stream.clip_progress import clip_norm_of, first_unknown_window
 from stream.privacy.plan import PrivacyPlan
 
+from .familiar import FamiliarUpdate, FamiliarUpdates
 from .validation import Reason, Rejection, check_update
+from .vector_sum import VectorAdder
 from .window import WindowSum
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record of the updates topic, as the broker gave it.
 
     A client's update has a value. A record without one is the mark of a head.
@@ -33,6 +35,10 @@ class Record:
     offset: int
     timestamp_ms: int
     value: bytes | None
+
+
+# The same without its names, which cost more than all that is done for a short update.
+PlainRecord = tuple[int, int, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,8 @@ class WindowIntake:
         self._clip = clip
         self._clients = clients
         self._forecast = forecast
+        self._adder = VectorAdder(plan)
+        self._familiar = FamiliarUpdates(plan, cluster)
         self._open: dict[int, WindowSum] = {}
         # Windows at or past the limit are left for a later pass over the same records.
         self._limit_window = self._first_window_to_leave()
@@ -109,19 +117,38 @@ class WindowIntake:
         # (newest window that was over, end of the log asked for after that), oldest first.
         self._ends: deque[tuple[int, int]] = deque()
 
-    def offer(self, records: Sequence[Record]) -> BatchOutcome:
+    def offer(self, records: Sequence[PlainRecord]) -> BatchOutcome:
         """Take records in offset order; count each one that may be counted.
 
         Records below `position` have been taken already and are passed over.
         """
         outcome = BatchOutcome()
-        for record in records:
-            if record.offset >= self.position:
-                self.position = record.offset + 1
-                # Without a value it is a head's mark: it says how far the log goes, and no more.
-                if record.value is not None:
-                    self._take(record, outcome)
-        self._furthest = max(self._furthest, self.position)
+        position, begin_ms, end_ms, window, is_open = self.position, 0, 0, -1, False
+        together: list[FamiliarUpdate] = []
+        for offset, timestamp_ms, value in records:
+            if offset < position:
+                continue
+            position = offset + 1
+            # Without a value it is a head's mark: it says how far the log goes, and no more.
+            if value is None:
+                continue
+            if not begin_ms <= timestamp_ms < end_ms:
+                self._count_together(together, window, outcome)
+                window = self._plan.window_of(timestamp_ms)
+                end_ms = self._plan.window_end_ms(window)
+                begin_ms = end_ms - self._plan.window_length_ms
+                is_open = self._begin_window(window)
+            update = self._familiar.find(offset, value) if is_open else None
+            if update is not None:
+                together.append(update)
+                if len(together) == self._adder.rows:
+                    self._count_together(together, window, outcome)
+            else:
+                self._count_together(together, window, outcome)
+                self._take(offset, value, window, outcome)
+        self._count_together(together, window, outcome)
+        self.position = position
+        self._furthest = max(self._furthest, position)
         return outcome
 
     def advance(self, offset: int) -> None:
@@ -201,8 +228,18 @@ class WindowIntake:
         known = first_unknown_window(self._plan, self._clip, self.next_window - 1)
         return min(limit, known)
 
-    def _take(self, record: Record, outcome: BatchOutcome) -> None:
-        window = self._plan.window_of(record.timestamp_ms)
+    def _begin_window(self, window: int) -> bool:
+        """Say whether updates of a window are counted, and tell the shape of the right ones."""
+        is_open = (
+            not self.is_draining
+            and self.next_window <= window < self._limit_window
+            and self._is_released(window)
+        )
+        if is_open:
+            self._familiar.begin_window(window)
+        return is_open
+
+    def _take(self, offset: int, value: bytes, window: int, outcome: BatchOutcome) -> None:
         if self.is_draining:
             rejection = Rejection(Reason.EXHAUSTED, "the budget is spent")
         elif window < 0:
@@ -211,21 +248,22 @@ class WindowIntake:
             rejection = Rejection(Reason.LATE, f"window {window} is sealed")
         elif window < self._limit_window:
             if self._is_released(window):
-                self._count(record, window, outcome)
+                self._count(offset, value, window, outcome)
                 return
             rejection = Rejection(Reason.THROTTLED, f"window {window} is held back by a limit")
         else:
             if self._deferred_offset is None:
-                self._deferred_offset = record.offset
+                self._deferred_offset = offset
             return
         # What an earlier pass has dealt with is not refused a second time.
-        if record.offset >= self._furthest:
-            outcome.rejected.append(RejectedUpdate(record.offset, window, "", rejection))
+        if offset >= self._furthest:
+            outcome.rejected.append(RejectedUpdate(offset, window, "", rejection))
 
-    def _count(self, record: Record, window: int, outcome: BatchOutcome) -> None:
+    def _count(self, offset: int, value: bytes, window: int, outcome: BatchOutcome) -> None:
+        """Parse an update and check all of it; add it, or say what is wrong."""
         client_id = ""
         try:
-            update = decode_update(record.value)
+            update = decode_update(value)
         except MalformedMessageError as error:
             rejection: Rejection | None = Rejection(Reason.MALFORMED, str(error))
         else:
@@ -234,24 +272,77 @@ class WindowIntake:
                 update, self._plan, self._cluster, window, self._clip_norm(window)
             )
             if rejection is None:
-                rejection = self._add(update, window, record.offset)
+                self._familiar.learn(value, is_below_clip=update.is_below_clip)
+                client = client_id.encode()
+                rejection = self._admit(client, window, offset)
+                if rejection is None:
+                    total = self._open[window]
+                    total.vectors.add(update.vector)
+                    total.count(client, is_below_clip=update.is_below_clip)
         if rejection is None:
             outcome.accepted += 1
         else:
-            outcome.rejected.append(RejectedUpdate(record.offset, window, client_id, rejection))
+            outcome.rejected.append(RejectedUpdate(offset, window, client_id, rejection))
 
-    def _add(self, update: Update, window: int, offset: int) -> Rejection | None:
+    def _count_together(
+        self, updates: list[FamiliarUpdate], window: int, outcome: BatchOutcome
+    ) -> None:
+        """Count updates whose headers are right, as `_count` would one by one; forget the list."""
+        if updates and self._adder.is_short:
+            self._count_short(updates, window, outcome)
+        else:
+            for update in updates:
+                self._count_long(update, window, outcome)
+        updates.clear()
+
+    def _count_short(
+        self, updates: list[FamiliarUpdate], window: int, outcome: BatchOutcome
+    ) -> None:
+        rows, are_within = self._adder.measure([each.value[each.start :] for each in updates])
+        counted = []
+        for row, (update, is_within) in enumerate(zip(updates, are_within, strict=True)):
+            if not is_within:
+                self._count(update.offset, update.value, window, outcome)
+                continue
+            rejection = self._admit(update.client, window, update.offset)
+            if rejection is None:
+                counted.append(row)
+                self._open[window].count(update.client, is_below_clip=update.is_below_clip)
+            else:
+                _refuse(update, window, rejection, outcome)
+        if counted:
+            self._open[window].vectors.add_rows(
+                rows if len(counted) == len(rows) else rows[counted]
+            )
+            outcome.accepted += len(counted)
+
+    def _count_long(self, update: FamiliarUpdate, window: int, outcome: BatchOutcome) -> None:
         total = self._open.get(window)
-        if total is None:
-            total = self._open[window] = WindowSum(self._plan, offset)
-        elif total.has(update.client_id):
+        if total is None or not self._adder.add_if_within(
+            total.vectors, update.value, update.start
+        ):
+            self._count(update.offset, update.value, window, outcome)
+            return
+        rejection = self._admit(update.client, window, update.offset)
+        if rejection is None:
+            total.count(update.client, is_below_clip=update.is_below_clip)
+            outcome.accepted += 1
+        else:
+            self._adder.take_back(total.vectors, update.value, update.start)
+            _refuse(update, window, rejection, outcome)
+
+    def _admit(self, client: bytes, window: int, offset: int) -> Rejection | None:
+        """Say why a client whose update is sound may not be in a window, or open it for it."""
+        total = self._open.get(window)
+        if total is not None and total.has(client):
             return Rejection(Reason.DUPLICATE, f"already counted in window {window}")
+        if total is None:
+            total = self._open[window] = WindowSum(self._plan, self._adder, offset)
         if self._clients is not None:
-            key = client_key(self._plan.plan_id, update.client_id)
+            key = client_key(self._plan.plan_id, client.decode())
             if not self._can_pay(self._clients, key, window):
                 return Rejection(Reason.CLIENT_EXHAUSTED, "the client's budget is spent")
             total.client_keys.add(key)
-        total.add(update)
         return None
 
     def _can_pay(self, clients: ClientBudgets, key: int, window: int) -> bool:
@@ -266,3 +357,10 @@ class WindowIntake:
         if self._clip is None:
             return 0.0
         return clip_norm_of(self._plan, self._clip, self.next_window - 1, window) or 0.0
+
+
+def _refuse(
+    update: FamiliarUpdate, window: int, rejection: Rejection, outcome: BatchOutcome
+) -> None:
+    client_id = update.client.decode()
+    outcome.rejected.append(RejectedUpdate(update.offset, window, client_id, rejection))

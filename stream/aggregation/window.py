@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas import Update
 from stream.privacy.plan import PrivacyPlan
+
+from .vector_sum import VectorAdder
 
 
 class WindowSum:
@@ -14,44 +15,54 @@ class WindowSum:
 
     Attributes:
         first_offset: Offset of the first record of the window, where a replay must begin.
-        exact_sum: Shape ``(plan.release_size,)``, in grid steps: the coordinates, the count and,
-            where clipping is adaptive, the clip bits. int64: each update adds at most 2^15 to a
-            coordinate and below 2^31 to the others, so 2^32 updates fit.
+        vectors: The sum of the clients' vectors.
         client_keys: Who is in the sum, under the numbers of the clients' budgets; empty where
             clients have none.
     """
 
     __slots__ = (
         "_bit_step",
+        "_bits",
         "_client_ids",
         "_count_weight",
         "_size",
         "client_keys",
-        "exact_sum",
         "first_offset",
+        "vectors",
     )
 
-    def __init__(self, plan: PrivacyPlan, first_offset: int) -> None:
+    def __init__(self, plan: PrivacyPlan, adder: VectorAdder, first_offset: int) -> None:
         """Open a window whose first record is at ``first_offset``."""
         self.first_offset = first_offset
-        self.exact_sum: NDArray[np.int64] = np.zeros(plan.release_size, np.int64)
+        self.vectors = adder.new_sum()
+        self._client_ids: set[bytes] = set()
         self.client_keys: set[int] = set()
-        self._size = plan.coordinate_count
+        self._size = plan.release_size
         self._count_weight = plan.count_weight
         self._bit_step = 0 if plan.clipping is None else plan.clipping.bit_weight // 2
-        self._client_ids: set[str] = set()
+        self._bits = 0
 
-    def has(self, client_id: str) -> bool:
-        """Say whether ``client_id`` has been counted already."""
+    def has(self, client_id: bytes) -> bool:
+        """Say whether a client has been counted already; in the bytes that updates have."""
         return client_id in self._client_ids
 
-    def add(self, update: Update) -> None:
-        """Count a client's checked update."""
-        self._client_ids.add(update.client_id)
-        total = self.exact_sum
-        body = total[: self._size]
-        np.add(body, update.vector, out=body)
-        total[self._size] += self._count_weight
+    def count(self, client_id: bytes, *, is_below_clip: bool) -> None:
+        """Count a client, whose vector is in the sum."""
+        self._client_ids.add(client_id)
+        # kappa_b (b - 1/2): a client moves the sum by kappa_b / 2 either way.
+        self._bits += self._bit_step if is_below_clip else -self._bit_step
+
+    @property
+    def exact_sum(self) -> NDArray[np.int64]:
+        """Return the sum, shape ``(plan.release_size,)``, in grid steps.
+
+        The coordinates, the count and, where clipping is adaptive, the clip bits: each update
+        adds at most 2^15 to a coordinate and below 2^31 to the others, so 2^32 updates fit.
+        """
+        total = np.zeros(self._size, np.int64)
+        vector = self.vectors.total()
+        total[: vector.size] = vector
+        total[vector.size] = self._count_weight * len(self._client_ids)
         if self._bit_step:
-            # kappa_b (b - 1/2): a client moves the sum by kappa_b / 2 either way.
-            total[-1] += self._bit_step if update.is_below_clip else -self._bit_step
+            total[-1] = self._bits
+        return total

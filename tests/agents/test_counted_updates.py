@@ -9,6 +9,7 @@ from written_cluster import PLAN
 from agents.counted_updates import WindowTotal, refusal
 from schemas import Update
 from stream.aggregation.validation import check_update
+from stream.aggregation.vector_sum import VectorAdder
 from stream.aggregation.window import WindowSum
 from stream.privacy.adaptive_clipping import ClippingSpec
 
@@ -64,13 +65,14 @@ def test_heads_refuse_for_the_same_reason(
 def test_a_total_is_the_sum_of_a_head() -> None:
     spec = ClippingSpec(target_quantile=0.5, learning_rate=0.5, bit_weight=4, epoch_windows=3)
     plan = replace(PLAN, clipping=spec)
-    total, head = WindowTotal(plan), WindowSum(plan, 0)
+    total, head = WindowTotal(plan), WindowSum(plan, VectorAdder(plan), 0)
     for number in range(5):
         update = make(
             [number, -number, 100, -100, 0, 1], client_id=str(number), is_below_clip=number > 1
         )
         total.add(update, is_late=False)
-        head.add(update)
+        head.vectors.add(update.vector)
+        head.count(update.client_id.encode(), is_below_clip=update.is_below_clip)
     (candidate,) = total.candidates()
     assert candidate.tolist() == head.exact_sum.tolist()
     assert total.counted == 5

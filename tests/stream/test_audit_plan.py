@@ -5,6 +5,7 @@ import pytest
 
 from schemas import decode_update
 from stream.aggregation.validation import check_update
+from stream.aggregation.vector_sum import VectorAdder
 from stream.aggregation.window import WindowSum
 from stream.audit_plan import audit_plan, canary_sum, canary_updates
 from stream.privacy.adaptive_clipping import ClippingSpec
@@ -65,12 +66,13 @@ def test_a_game_keeps_the_budget_the_noise_and_the_scope(name):
 def test_what_canaries_send_is_accepted_and_sums_to_what_is_said(name):
     game = audit_plan(PLANS[name], 16, 100, 20, 2, 7)
     vector = np.arange(16)
-    window = WindowSum(game, 0)
+    window = WindowSum(game, VectorAdder(game), 0)
     for canary in (0, 1):
         for data in canary_updates(game, vector, clients=3, canary=canary):
             update = decode_update(data)
             clip_norm = 1.5 if game.clipping else 0.0
             assert check_update(update, game, 0, 0, clip_norm) is None
-            assert not window.has(update.client_id)
-            window.add(update)
+            assert not window.has(update.client_id.encode())
+            window.vectors.add(update.vector)
+            window.count(update.client_id.encode(), is_below_clip=update.is_below_clip)
     assert window.exact_sum.tolist() == (3 * canary_sum(game, 2 * vector, 2)).tolist()

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Update
+from stream.aggregation.vector_sum import VectorAdder
 from stream.aggregation.window import WindowSum
 from stream.privacy.adaptive_clipping import ClippingSpec
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
@@ -39,33 +40,42 @@ def update(client_id: str, vector: np.ndarray, **changes: object) -> Update:
     return replace(Update(PLAN.plan_id, client_id, 0, vector), **changes)
 
 
+def window_of(plan: PrivacyPlan, first_offset: int) -> WindowSum:
+    return WindowSum(plan, VectorAdder(plan), first_offset)
+
+
+def add(total: WindowSum, counted: Update) -> None:
+    total.vectors.add(counted.vector)
+    total.count(counted.client_id.encode(), is_below_clip=counted.is_below_clip)
+
+
 def test_an_empty_window_is_all_zeros():
-    total = WindowSum(PLAN, 42)
+    total = window_of(PLAN, 42)
     assert total.first_offset == 42
     assert total.exact_sum.tolist() == [0, 0, 0, 0]
     assert total.exact_sum.dtype == np.int64
-    assert not total.has("a")
+    assert not total.has(b"a")
 
 
 def test_the_last_coordinate_is_the_weighted_count():
-    total = WindowSum(PLAN, 0)
-    total.add(update("a", np.array([1, -2, 3], np.int16)))
-    total.add(update("b", np.array([10, 20, -30], np.int16)))
+    total = window_of(PLAN, 0)
+    add(total, update("a", np.array([1, -2, 3], np.int16)))
+    add(total, update("b", np.array([10, 20, -30], np.int16)))
     assert total.exact_sum.tolist() == [11, 18, -27, 14]
-    assert total.has("a")
-    assert total.has("b")
-    assert not total.has("c")
+    assert total.has(b"a")
+    assert total.has(b"b")
+    assert not total.has(b"c")
 
 
 @given(vectors=st.lists(VECTORS, max_size=12), order=st.randoms())
 def test_the_order_of_updates_does_not_matter(vectors, order):
     updates = [(str(i), np.array(v, np.int16)) for i, v in enumerate(vectors)]
-    forward, shuffled = WindowSum(PLAN, 0), WindowSum(PLAN, 0)
+    forward, shuffled = window_of(PLAN, 0), window_of(PLAN, 0)
     for client_id, vector in updates:
-        forward.add(update(client_id, vector))
+        add(forward, update(client_id, vector))
     order.shuffle(updates)
     for client_id, vector in updates:
-        shuffled.add(update(client_id, vector))
+        add(shuffled, update(client_id, vector))
     assert np.array_equal(forward.exact_sum, shuffled.exact_sum)
     assert forward.exact_sum.tolist() == [
         *(sum(v[i] for v in vectors) for i in range(3)),
@@ -75,10 +85,10 @@ def test_the_order_of_updates_does_not_matter(vectors, order):
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])
 def test_sums_do_not_wrap_in_the_type_of_an_update(dtype):
-    total = WindowSum(PLAN, 0)
+    total = window_of(PLAN, 0)
     largest = np.iinfo(dtype).max
     for i in range(1000):
-        total.add(update(str(i), np.full(3, -largest, dtype)))
+        add(total, update(str(i), np.full(3, -largest, dtype)))
     assert total.exact_sum.tolist() == [-1000 * largest] * 3 + [7000]
 
 
@@ -86,30 +96,30 @@ def test_a_read_only_and_unaligned_vector_is_counted():
     data = b"\0" + np.array([1, 2, 3], "<i2").tobytes()
     vector = np.frombuffer(data, "<i2", offset=1)
     assert not vector.flags.writeable
-    total = WindowSum(PLAN, 0)
-    total.add(update("a", vector))
+    total = window_of(PLAN, 0)
+    add(total, update("a", vector))
     assert total.exact_sum.tolist() == [1, 2, 3, 7]
 
 
 def test_a_clip_bit_moves_its_own_coordinate_by_half_its_weight_either_way():
-    total = WindowSum(ADAPTIVE, 0)
+    total = window_of(ADAPTIVE, 0)
     bits = [True, True, False, True]
     for i, is_below in enumerate(bits):
         vector = np.array([i, 0, 0], np.int16)
-        total.add(update(str(i), vector, clip_norm=1.0, is_below_clip=is_below))
+        add(total, update(str(i), vector, clip_norm=1.0, is_below_clip=is_below))
     assert total.exact_sum.tolist() == [6, 0, 0, 4 * 7, 3 * 10 - 10]
 
 
 @given(vectors=st.lists(VECTORS, min_size=1, max_size=5), data=st.data())
 def test_one_client_is_never_farther_from_nobody_than_the_sensitivity(vectors, data):
-    with_it, without = WindowSum(ADAPTIVE, 0), WindowSum(ADAPTIVE, 0)
+    with_it, without = window_of(ADAPTIVE, 0), window_of(ADAPTIVE, 0)
     for i, vector in enumerate(vectors):
         other = update(str(i), np.array(vector, np.int16), clip_norm=1.0)
-        with_it.add(other)
-        without.add(other)
+        add(with_it, other)
+        add(without, other)
     vector = np.array([600, -800, 0], np.int16)  # a norm of exactly the bound
     bit = data.draw(st.booleans())
-    with_it.add(update("victim", vector, clip_norm=1.0, is_below_clip=bit))
+    add(with_it, update("victim", vector, clip_norm=1.0, is_below_clip=bit))
     apart = with_it.exact_sum - without.exact_sum
     assert int(apart @ apart) == ADAPTIVE.l2_sensitivity_squared
     # A sensitivity that forgot the bit, or the count, would be too small.
@@ -118,6 +128,6 @@ def test_one_client_is_never_farther_from_nobody_than_the_sensitivity(vectors, d
 
 def test_a_rotated_update_has_the_padded_length():
     plan = replace(PLAN, rotation="hadamard")
-    total = WindowSum(plan, 0)
-    total.add(update("a", np.array([1, 2, 3, 4], np.int16)))
+    total = window_of(plan, 0)
+    add(total, update("a", np.array([1, 2, 3, 4], np.int16)))
     assert total.exact_sum.tolist() == [1, 2, 3, 4, 7]

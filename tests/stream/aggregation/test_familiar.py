@@ -1,0 +1,94 @@
+"""What is recognised without a parser is sound for its window; the rest is left to the parser."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from schemas import Update, encode_update
+from stream.aggregation import familiar
+from stream.aggregation.familiar import FamiliarUpdates
+from stream.privacy.plan import OptimizerSpec, PrivacyPlan
+
+PLAN = PrivacyPlan(
+    name="familiar",
+    dimension=6,
+    cluster_count=2,
+    assignment="prefix",
+    prefixes=("north", "south"),
+    expected_clients=10,
+    start_ms=0,
+    window_length_ms=1000,
+    grace_ms=100,
+    release_delay_ms=300,
+    l2_clip_norm=1.0,
+    grid_l2_bound=100,
+    count_weight=10,
+    update_dtype="int8",
+    epsilon=8.0,
+    delta=1e-5,
+    horizon_windows=3,
+    optimizer=OptimizerSpec("sgd", 0.1),
+    normalizer="expected_clients",
+)
+GOOD = Update(PLAN.plan_id, "north/1", 3, np.arange(6, dtype=np.int8))
+
+
+@pytest.fixture
+def updates():
+    """Window 5 of cluster 0, of which one update has passed all checks."""
+    found = FamiliarUpdates(PLAN, 0)
+    found.begin_window(5)
+    found.learn(encode_update(GOOD), is_below_clip=False)
+    return found
+
+
+def test_another_client_with_the_same_header_is_recognised(updates):
+    value = encode_update(replace(GOOD, client_id="north/two", vector=-GOOD.vector))
+    update = updates.find(7, value)
+    assert (update.offset, update.value, update.client) == (7, value, b"north/two")
+    assert value[update.start :] == (-GOOD.vector).tobytes()
+    assert not update.is_below_clip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"client_id": "south/1"},
+        {"client_id": "west/1"},
+        {"client_id": "north/" + "x" * 122},
+        {"model_version": 4},
+        {"clip_norm": 1.0},
+        {"clip_norm": 1.0, "is_below_clip": True},
+        {"plan_id": bytes(16)},
+        {"vector": np.arange(7, dtype=np.int8)},
+        {"vector": np.arange(6, dtype=np.int16)},
+    ],
+)
+def test_what_differs_is_left_to_the_parser(updates, changes):
+    assert updates.find(7, encode_update(replace(GOOD, **changes))) is None
+
+
+def test_a_client_id_that_is_no_text_is_left_to_the_parser(updates):
+    value = encode_update(replace(GOOD, client_id="north/a"))
+    assert updates.find(7, value.replace(b"north/a", b"north/\xff")) is None
+
+
+def test_each_kind_is_known_with_what_it_says_of_its_norm(updates):
+    for is_below in (True, False):
+        value = encode_update(replace(GOOD, clip_norm=2.0, is_below_clip=is_below))
+        updates.learn(value, is_below_clip=is_below)
+        assert updates.find(7, value).is_below_clip is is_below
+
+
+def test_what_is_right_in_one_window_is_unknown_in_the_next(updates):
+    updates.begin_window(5)
+    assert updates.find(7, encode_update(GOOD)) is not None
+    updates.begin_window(6)
+    assert updates.find(7, encode_update(GOOD)) is None
+
+
+def test_many_kinds_do_not_make_it_grow(updates):
+    for version in range(10 * familiar._MOST_KINDS):
+        updates.learn(encode_update(replace(GOOD, model_version=version)), is_below_clip=False)
+    assert len(updates._kinds) <= familiar._MOST_KINDS
