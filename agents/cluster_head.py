@@ -56,6 +56,9 @@ class _Shard(Owned):
         self.head = opened.head
         self.unpublished: Unpublished | None = opened.unpublished
         self.marks_at = 0.0
+        # Held from a window's seal to its commit, and by who lets go of the cluster: `lock`, for
+        # the head's state, is free meanwhile, and the next windows fill.
+        self.turn = asyncio.Lock()
 
 
 class HeadService(Service):
@@ -145,7 +148,7 @@ class HeadService(Service):
         shard = self._shards.get(partition)
         if shard is None:
             return
-        async with shard.lock:
+        async with shard.turn, shard.lock:
             self._drop(partition, shard)
 
     async def take(self, batch: RecordBatch) -> None:
@@ -173,13 +176,14 @@ class HeadService(Service):
     async def _tend(self, cluster: int, shard: _Shard) -> None:
         """Do what is due for one cluster, until it is let go."""
         while not (shard.is_closed or self.should_stop):
-            # The lock is free between two steps: batches, and the group, get their turn.
-            async with shard.lock:
+            # It is free between two steps, so the group gets its turn.
+            async with shard.turn:
                 try:
                     is_ours = self._shards.get(cluster) is shard
                     may_be_more = is_ours and await self._step(cluster, shard)
                 except TransactionFailedError as error:
-                    self._step_back(cluster, shard, error)
+                    async with shard.lock:
+                        self._step_back(cluster, shard, error)
                     return
             if not may_be_more:
                 await self.sleep(_TICK_S)
@@ -222,14 +226,17 @@ class HeadService(Service):
 
     async def _release(self, cluster: int, shard: _Shard) -> None:
         """Steps 1 to 3 of sealing a window: charge, sum and noise, one transaction."""
+        async with shard.lock:
+            shard.head.begin_seal()
         with _stage(self._metrics, "seal"):
             cell = await self._blocking(self._seal, shard)
         with _stage(self._metrics, "transaction"):
             await self._blocking(self._write, shard, cell)
         spent_before = shard.head.spent_units
-        rewind = shard.head.commit(cell)
-        if rewind is not None:
-            shard.epoch = self._feed.seek(cluster, rewind)
+        async with shard.lock:
+            rewind = shard.head.commit(cell)
+            if rewind is not None:
+                shard.epoch = self._feed.seek(cluster, rewind)
         if cell.kind is not None:
             notice = budget_notice(self._plan, cell, spent_before, shard.head.spent_units)
             shard.unpublished = Unpublished(cell.window, cell.release, notice)

@@ -2,9 +2,9 @@
 
 The Kafka half (`agents.cluster_head`) moves bytes; everything that decides is here. The steps of
 a window are `offer` (records, in offset order), `needs_end_offset` and `expect` (once its time is
-over, the log's end is asked for), `is_ready` (that end has been read), `seal` (charge, add noise,
-encode; changes nothing) and `commit` (after the transaction has committed). A window is sealed by
-the clock, also when it is empty.
+over, the log's end is marked), `is_ready` (that end has been read), `begin_seal` (its sum is
+final), `seal` (charge, add noise, encode) and `commit` (after the transaction has committed). A
+window is sealed by the clock, also when it is empty.
 """
 
 from collections.abc import Sequence
@@ -153,17 +153,29 @@ class ClusterHead:
         """Say whether all that can belong to the next window has been read."""
         return self._intake.is_ready()
 
-    def seal(self, now_ms: int) -> SealedCell:
-        """Charge the next window, add noise and encode; the head itself does not change.
+    def begin_seal(self) -> int:
+        """Take nothing more into the next window, so that `seal` may run beside `offer`.
 
-        Calling it again, after a transaction that left nothing, draws fresh noise.
+        Returns:
+            The offset that the windows after it have to be read from.
 
         Raises:
             LedgerError: the window is not ready.
         """
         if not self.is_ready():
             raise LedgerError(f"window {self.next_window} of cluster {self.cluster} is not over")
-        resume = self._intake.resume_offset()
+        return self._intake.begin_seal()
+
+    def seal(self, now_ms: int) -> SealedCell:
+        """Charge the next window, add noise and encode; the books do not change before `commit`.
+
+        Calling it again, after a transaction that left nothing, draws fresh noise. After
+        `begin_seal` it may run in another thread than `offer`.
+
+        Raises:
+            LedgerError: the window is not ready.
+        """
+        resume = self.begin_seal()
         if self.is_exhausted:
             return SealedCell(self.cluster, self.next_window, None, None, None, None, resume)
         sealing = Sealing(self.plan, self._newest, self._newest_hash, resume, now_ms)

@@ -116,6 +116,9 @@ class WindowIntake:
         self._furthest = position
         # (newest window that was over, end of the log asked for after that), oldest first.
         self._ends: deque[tuple[int, int]] = deque()
+        # The window that is being sealed, and what `resume_offset` was when that began.
+        self._sealing: int | None = None
+        self._resume_offset = position
 
     def offer(self, records: Sequence[PlainRecord]) -> BatchOutcome:
         """Take records in offset order; count each one that may be counted.
@@ -172,6 +175,16 @@ class WindowIntake:
             self._ends.popleft()
         return bool(self._ends) and self.position >= self._ends[0][1]
 
+    def begin_seal(self) -> int:
+        """Take nothing more into the next window; return where later windows have to read from.
+
+        From here to `close_window` its sum stays what it is, and other windows may be filled
+        while it is read in another thread.
+        """
+        if self._sealing != self.next_window:
+            self._sealing, self._resume_offset = self.next_window, self.resume_offset()
+        return self._resume_offset
+
     def exact_sum(self) -> NDArray[np.int64]:
         """Return the next window's sum, shape ``(plan.release_size,)``; sensitive."""
         total = self._open.get(self.next_window)
@@ -220,6 +233,9 @@ class WindowIntake:
         self._limit_window = self._first_window_to_leave()
         return self.position
 
+    def _first_open_window(self) -> int:
+        return self.next_window + (self._sealing == self.next_window)
+
     def _first_window_to_leave(self) -> int:
         """Return the first window that does not fit in memory or whose scale is not known yet."""
         limit = self.next_window + self._max_open_windows
@@ -232,7 +248,7 @@ class WindowIntake:
         """Say whether updates of a window are counted, and tell the shape of the right ones."""
         is_open = (
             not self.is_draining
-            and self.next_window <= window < self._limit_window
+            and self._first_open_window() <= window < self._limit_window
             and self._is_released(window)
         )
         if is_open:
@@ -244,7 +260,7 @@ class WindowIntake:
             rejection = Rejection(Reason.EXHAUSTED, "the budget is spent")
         elif window < 0:
             rejection = Rejection(Reason.NOT_STARTED, "appended before the plan's start")
-        elif window < self.next_window:
+        elif window < self._first_open_window():
             rejection = Rejection(Reason.LATE, f"window {window} is sealed")
         elif window < self._limit_window:
             if self._is_released(window):

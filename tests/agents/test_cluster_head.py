@@ -1,16 +1,24 @@
 """Who may release: one head a cluster, and never one that was replaced. And when."""
 
 import asyncio
+import threading
 
+import numpy as np
 import pytest
 from confluent_kafka import Producer
 from deployment import small_plan
 
 import agents.cluster_head
-from agents.cluster_head import HeadService
+from agents.cluster_head import HeadService, _Shard
 from agents.observability import Health
+from agents.partition import OpenedCluster
 from agents.publisher import Mark
+from agents.record_batch import RecordBatch
+from schemas import Update, decode_release, encode_ledger_record, encode_update
+from stream.cluster_head import ClusterHead
+from stream.ledger_chain import genesis
 from stream.metrics import HeadMetrics, Registries
+from stream.testing import UnsafeNoNoise
 
 
 class Clocked:
@@ -61,6 +69,78 @@ def test_a_window_is_over_when_the_broker_s_clock_says_so_too(
     asyncio.run(mark_twice())
     assert shard.expected == [(expected, 42)]
     assert bool(shard.marks_at) == (expected < 5)
+
+
+class Slow:
+    """A writer whose transaction takes until it may commit."""
+
+    def __init__(self):
+        self.is_writing, self.may_commit = threading.Event(), threading.Event()
+
+    def write(self, *_):
+        self.is_writing.set()
+        assert self.may_commit.wait(60)
+
+
+class Quiet:
+    """A publisher that has nothing to tell."""
+
+    def report_rejected(self, cluster, rejected):
+        pass
+
+
+def test_the_next_window_fills_while_one_is_committed_and_nobody_lets_go_before(monkeypatch):
+    plan = small_plan(start_ms=0, cluster_count=1)
+    monkeypatch.setattr(agents.cluster_head, "PartitionFeed", lambda **_: None)
+    first = genesis(plan, 0, 0, 0, 0)
+    head = ClusterHead(
+        plan,
+        0,
+        UnsafeNoNoise(),
+        [encode_ledger_record(first)],
+        is_complete=True,
+        max_open_windows=2,
+    )
+    writer = Slow()
+    head.expect(0, 0)
+
+    async def main():
+        service = HeadService(
+            app=None,
+            channel=None,
+            plan=plan,
+            opener=None,
+            publisher=Quiet(),
+            feed_options={},
+            metrics=HeadMetrics(Registries(plan), plan),
+            health=Health("head"),
+            topics=None,
+        )
+        shard = _Shard(OpenedCluster(head, writer, first, None, 0), 1, None)
+        service._shards[0] = shard
+        async with asyncio.timeout(60):
+            async with shard.turn:
+                release = asyncio.create_task(service._release(0, shard))
+                await asyncio.to_thread(writer.is_writing.wait, 60)
+                letting_go = asyncio.create_task(service.close_partition(0))
+                update = Update(plan.plan_id, "a", 0, np.ones(12, np.int8))
+                times_ms = [plan.window_end_ms(window) - 1 for window in (0, 1)]
+                records = [(n, at, encode_update(update)) for n, at in enumerate(times_ms)]
+                await service.take(RecordBatch(0, 1, records, None))
+                assert (head.position, head.next_window) == (2, 0)
+                assert not release.done()
+                assert not shard.is_closed
+                writer.may_commit.set()
+                await release
+            await letting_go
+        return shard
+
+    shard = asyncio.run(main())
+    assert shard.is_closed
+    assert head.next_window == 1
+    head.expect(1, 2)
+    (cell,) = [decode_release(head.seal(10**6).release)]
+    assert cell.vector.tolist() == [1] * 13
 
 
 @pytest.mark.integration

@@ -244,6 +244,20 @@ def test_reading_never_goes_back_by_itself():
     assert intake.position == 9
 
 
+def test_a_window_that_is_being_sealed_takes_nothing_more_and_the_next_ones_fill():
+    intake = make_intake()
+    intake.offer(log_of([(0, 0), (1, 1)]))
+    assert intake.begin_seal() == 1
+    sealed = intake.exact_sum()
+    outcome = intake.offer([at(0, 2, one_hot(2)), at(1, 3, one_hot(3))])
+    assert (outcome.accepted, reasons(outcome)) == (1, [Reason.LATE])
+    assert intake.exact_sum().tolist() == sealed.tolist() == [1, 0, 0, 0, 0, 0, 10]
+    assert intake.begin_seal() == 1, "what is charged and what is committed name one offset"
+    intake.close_window()
+    assert intake.exact_sum().tolist() == [0, 1, 0, 1, 0, 0, 20]
+    assert intake.offer([at(1, 4, one_hot(4))]).accepted == 1
+
+
 # --- Resuming ------------------------------------------------------------------------------
 
 

@@ -1,0 +1,19 @@
+"""What a worker process has taken since its first record."""
+
+import resource
+import time
+
+
+class Clocks:
+    """Wall time and CPU time of all threads, from now on."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def since(self) -> dict[str, float]:
+        """Return seconds of both, and the largest memory of the process in MiB."""
+        return {
+            "seconds": time.perf_counter() - self._wall,
+            "cpu_seconds": time.process_time() - self._cpu,
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }
