@@ -8,9 +8,9 @@ that cluster's lock, so the event loop stays free for the group's callbacks and 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from confluent_kafka import TopicPartition
@@ -27,7 +27,7 @@ from .app import RoleApp, wait_for_agent
 from .budget_notice import budget_notice
 from .feed import PartitionFeed
 from .kafka_edge import now_ms
-from .observability import Health
+from .observability import Health, timed
 from .ownership import FINISH_S, Owned, finish, take_over
 from .partition import ClusterOpener, OpenedCluster, group_of, outgoing
 from .protocol_steps import Step, Watcher, nobody
@@ -228,9 +228,9 @@ class HeadService(Service):
         """Steps 1 to 3 of sealing a window: charge, sum and noise, one transaction."""
         async with shard.lock:
             shard.head.begin_seal()
-        with _stage(self._metrics, "seal"):
+        with timed(partial(self._metrics.observe_stage, "seal")):
             cell = await self._blocking(self._seal, shard)
-        with _stage(self._metrics, "transaction"):
+        with timed(partial(self._metrics.observe_stage, "transaction")):
             await self._blocking(self._write, shard, cell)
         spent_before = shard.head.spent_units
         async with shard.lock:
@@ -257,7 +257,7 @@ class HeadService(Service):
         """Step 4: publish what has committed, at the time that the plan says."""
         if now_ms() < self._plan.release_due_ms(unpublished.window):
             return False
-        with _stage(self._metrics, "publish"):
+        with timed(partial(self._metrics.observe_stage, "publish")):
             is_public = unpublished.data is None or await self._blocking(
                 self._show, cluster, unpublished.data
             )
@@ -293,13 +293,3 @@ class HeadService(Service):
 
     async def _blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await self.loop.run_in_executor(self._pool, lambda: call(*args, **kwargs))
-
-
-@contextmanager
-def _stage(metrics: HeadMetrics, name: str) -> Iterator[None]:
-    """Time a stage of a release."""
-    begin = time.perf_counter()
-    try:
-        yield
-    finally:
-        metrics.observe_stage(name, time.perf_counter() - begin)

@@ -17,12 +17,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
 from confluent_kafka import (
-    TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     KafkaError,
     KafkaException,
@@ -32,11 +31,10 @@ from confluent_kafka import (
 from faust.types import ChannelT
 from mode import Service
 
-from stream.aggregation.intake import PlainRecord
 from stream.errors import StreamError
 
 from .kafka_edge import client_log
-from .record_batch import PartitionOwner, RecordBatch
+from .record_batch import PartitionOwner, RecordBatch, plain_records
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +46,6 @@ _NOT_ALLOWED = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
 )
 _T = TypeVar("_T")
-
-
-class WrongTimestampsError(Exception):
-    """The topic's records carry the producers' own times, so windows could be forged."""
 
 
 class PartitionFeed(Service):
@@ -199,7 +193,10 @@ class PartitionFeed(Service):
         for partition in {*by_partition, *ends}:
             # What is no longer ours is left to its new owner.
             if partition is not None and partition in self._epoch_by_partition:
-                records = self._records(by_partition.get(partition, []))
+                records = plain_records(
+                    by_partition.get(partition, []),
+                    unsafe_any_timestamps=self._unsafe_any_timestamps,
+                )
                 if records:
                     self._position_by_partition[partition] = records[-1][0] + 1
                 epoch = self._epoch_by_partition[partition]
@@ -213,22 +210,6 @@ class PartitionFeed(Service):
             ends[partition] = offset
         else:
             self._recover(partition, error)
-
-    def _records(self, messages: Sequence[Message]) -> list[PlainRecord]:
-        """Return what is needed of messages of one partition; this is done for each update."""
-        stamps = [message.timestamp() for message in messages]
-        if not self._unsafe_any_timestamps and any(
-            kind != TIMESTAMP_LOG_APPEND_TIME for kind, _ in stamps
-        ):
-            raise WrongTimestampsError(
-                f"{messages[0].topic()} does not stamp records with the broker's time: set "
-                "message.timestamp.type=LogAppendTime on the topic (sdp topics create does)"
-            )
-        return [
-            (offset, timestamp_ms, message.value())
-            for message, (_, timestamp_ms) in zip(messages, stamps, strict=True)
-            if (offset := message.offset()) is not None
-        ]
 
     def _recover(self, partition: int, error: KafkaError) -> None:
         """Read on where the client stopped, in a moment."""

@@ -6,7 +6,8 @@ whether that loop is alive. The public one says no more than that.
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from socketserver import ThreadingMixIn
 from threading import Thread
@@ -146,3 +147,13 @@ def _application(registry: CollectorRegistry, health: Health, *, is_public: bool
         return [b"try /metrics or /healthz\n"]
 
     return application
+
+
+@contextmanager
+def timed(observe: Callable[[float], None]) -> Iterator[None]:
+    """Tell ``observe`` how many seconds a block took, also where it failed."""
+    begin = time.perf_counter()
+    try:
+        yield
+    finally:
+        observe(time.perf_counter() - begin)

@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
+
 from stream.aggregation.intake import PlainRecord
+
+
+class WrongTimestampsError(Exception):
+    """The topic's records carry the producers' own times, so windows could be forged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +38,27 @@ class PartitionOwner(Protocol):
 
     async def close_partition(self, partition: int) -> None:
         """Let go of the partition, after a running release has finished."""
+
+
+def plain_records(
+    messages: Sequence[Message], *, unsafe_any_timestamps: bool = False
+) -> list[PlainRecord]:
+    """Return what a role needs of messages without errors; all of them of one topic.
+
+    It is done for each update, so it asks a message for nothing else.
+
+    Raises:
+        WrongTimestampsError: a record carries its producer's own time, and it is not said that
+            any time will do.
+    """
+    stamps = [message.timestamp() for message in messages]
+    if not unsafe_any_timestamps and any(kind != TIMESTAMP_LOG_APPEND_TIME for kind, _ in stamps):
+        raise WrongTimestampsError(
+            f"{messages[0].topic()} does not stamp records with the broker's time: set "
+            "message.timestamp.type=LogAppendTime on the topic (sdp topics create does)"
+        )
+    return [
+        (offset, timestamp_ms, message.value())
+        for message, (_, timestamp_ms) in zip(messages, stamps, strict=True)
+        if (offset := message.offset()) is not None
+    ]

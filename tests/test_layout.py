@@ -14,7 +14,6 @@ TESTED_ELSEWHERE = {
     "agents/ledger_checks.py": "tests/agents/test_ledger.py: planted violations go through all",
     "agents/ledger_report.py": "tests/agents/test_ledger.py: planted violations go through all",
     "agents/protocol_steps.py": "names only; tests/agents/test_partition.py watches them",
-    "agents/record_batch.py": "attributes only; tests/agents/test_feed.py",
     "stream/errors.py": "names only",
 }
 

@@ -6,7 +6,6 @@ bytes in these places have the same verdict. Who is not recognised here is parse
 refused by this and nothing is let in that a parser would refuse.
 """
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +13,8 @@ import numpy as np
 from schemas import MAX_CLIENT_ID_BYTES, UpdateShape
 from stream.privacy.plan import PrivacyPlan
 
-# Clients whose cluster is remembered, about 10 MB.
-_CLIENTS_KNOWN = 1 << 16
+# Clients whose cluster is remembered, about 20 MB.
+_MOST_CLIENTS = 1 << 17
 # A model's versions may be many, and anybody may make them up.
 _MOST_KINDS = 64
 
@@ -46,18 +45,12 @@ class FamiliarUpdates:
         self._split = UpdateShape(
             plan.plan_id, np.dtype(plan.update_dtype), plan.coordinate_count
         ).split
+        self._plan = plan
+        self._cluster = cluster
         self._window: int | None = None
         self._kinds: dict[bytes, bool] = {}
-
-        @lru_cache(maxsize=_CLIENTS_KNOWN)
-        def is_at_home(client: bytes) -> bool:
-            try:
-                client_id = client.decode()
-            except UnicodeDecodeError:
-                return False
-            return len(client) <= MAX_CLIENT_ID_BYTES and plan.cluster_of(client_id) == cluster
-
-        self._is_at_home = is_at_home
+        # Each under itself, so that windows remember the one object and not one each.
+        self._clients: dict[bytes, bytes] = {}
 
     def begin_window(self, window: int) -> None:
         """Forget what is right in another window than ``window``."""
@@ -80,6 +73,22 @@ class FamiliarUpdates:
             return None
         client, rest, start = parts
         is_below_clip = self._kinds.get(rest)
-        if is_below_clip is None or not self._is_at_home(client):
+        if is_below_clip is None:
             return None
-        return FamiliarUpdate(offset, value, client, start, is_below_clip)
+        known = self._clients.get(client) or self._at_home(client)
+        if known is None:
+            return None
+        return FamiliarUpdate(offset, value, known, start, is_below_clip)
+
+    def _at_home(self, client: bytes) -> bytes | None:
+        """Return a client that is seen for the first time, if it belongs to the cluster."""
+        try:
+            cluster = self._plan.cluster_of(client.decode())
+        except UnicodeDecodeError:
+            return None
+        if cluster != self._cluster or len(client) > MAX_CLIENT_ID_BYTES:
+            return None
+        if len(self._clients) >= _MOST_CLIENTS:
+            self._clients.clear()
+        self._clients[client] = client
+        return client

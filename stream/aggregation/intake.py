@@ -8,22 +8,21 @@ and read again in a later pass when the windows before them are sealed.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas import ClipState, MalformedMessageError, decode_update
-from stream.budget.client_budgets import ClientBudgets, client_key
+from schemas import ClipState
+from stream.budget.client_budgets import ClientBudgets
 from stream.budget.limits import Forecast
 from stream.clip_progress import clip_norm_of, first_unknown_window
 from stream.privacy.plan import PrivacyPlan
 
-from .familiar import FamiliarUpdate, FamiliarUpdates
-from .validation import Reason, Rejection, check_update
-from .vector_sum import VectorAdder
-from .window import WindowSum
+from .open_windows import BatchOutcome as BatchOutcome
+from .open_windows import OpenWindows
+from .open_windows import RejectedUpdate as RejectedUpdate
+from .validation import Reason, Rejection
 
 
 class Record(NamedTuple):
@@ -39,24 +38,6 @@ class Record(NamedTuple):
 
 # The same without its names, which cost more than all that is done for a short update.
 PlainRecord = tuple[int, int, bytes | None]
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedUpdate:
-    """One record that did not count, and why; holds nothing of the gradient."""
-
-    offset: int
-    window: int
-    client_id: str
-    rejection: Rejection
-
-
-@dataclass(slots=True)
-class BatchOutcome:
-    """What became of a batch: how many updates counted, and each one that did not."""
-
-    accepted: int = 0
-    rejected: list[RejectedUpdate] = field(default_factory=list)
 
 
 class WindowIntake:
@@ -102,14 +83,10 @@ class WindowIntake:
         self.next_window = next_window
         self.is_draining = False
         self._plan = plan
-        self._cluster = cluster
         self._max_open_windows = max_open_windows
         self._clip = clip
-        self._clients = clients
         self._forecast = forecast
-        self._adder = VectorAdder(plan)
-        self._familiar = FamiliarUpdates(plan, cluster)
-        self._open: dict[int, WindowSum] = {}
+        self._open = OpenWindows(plan, cluster, clients)
         # Windows at or past the limit are left for a later pass over the same records.
         self._limit_window = self._first_window_to_leave()
         self._deferred_offset: int | None = None
@@ -127,7 +104,6 @@ class WindowIntake:
         """
         outcome = BatchOutcome()
         position, begin_ms, end_ms, window, is_open = self.position, 0, 0, -1, False
-        together: list[FamiliarUpdate] = []
         for offset, timestamp_ms, value in records:
             if offset < position:
                 continue
@@ -136,20 +112,16 @@ class WindowIntake:
             if value is None:
                 continue
             if not begin_ms <= timestamp_ms < end_ms:
-                self._count_together(together, window, outcome)
+                self._open.finish()
                 window = self._plan.window_of(timestamp_ms)
                 end_ms = self._plan.window_end_ms(window)
                 begin_ms = end_ms - self._plan.window_length_ms
-                is_open = self._begin_window(window)
-            update = self._familiar.find(offset, value) if is_open else None
-            if update is not None:
-                together.append(update)
-                if len(together) == self._adder.rows:
-                    self._count_together(together, window, outcome)
+                is_open = self._begin_window(window, outcome)
+            if is_open:
+                self._open.count(offset, value)
             else:
-                self._count_together(together, window, outcome)
-                self._take(offset, value, window, outcome)
-        self._count_together(together, window, outcome)
+                self._leave(offset, window, outcome)
+        self._open.finish()
         self.position = position
         self._furthest = max(self._furthest, position)
         return outcome
@@ -187,19 +159,19 @@ class WindowIntake:
 
     def exact_sum(self) -> NDArray[np.int64]:
         """Return the next window's sum, shape ``(plan.release_size,)``; sensitive."""
-        total = self._open.get(self.next_window)
+        total = self._open.sums.get(self.next_window)
         return np.zeros(self._plan.release_size, np.int64) if total is None else total.exact_sum
 
     def client_keys(self) -> NDArray[np.uint64]:
         """Return who is in the next window's sum, sorted, where clients have budgets; secret."""
-        total = self._open.get(self.next_window)
+        total = self._open.sums.get(self.next_window)
         keys = np.fromiter(total.client_keys if total else (), np.uint64)
         keys.sort()
         return keys
 
     def resume_offset(self) -> int:
         """Return the first offset that a window after the next one may still need."""
-        needed = [w.first_offset for key, w in self._open.items() if key != self.next_window]
+        needed = [w.first_offset for key, w in self._open.sums.items() if key != self.next_window]
         if self._deferred_offset is not None:
             needed.append(self._deferred_offset)
         return min(needed, default=self.position)
@@ -207,7 +179,7 @@ class WindowIntake:
     def drain(self) -> None:
         """Count nothing from here on: the budget is spent, and no sum is kept."""
         self.is_draining = True
-        self._open.clear()
+        self._open.sums.clear()
         self._deferred_offset = None
 
     def close_window(
@@ -221,9 +193,9 @@ class WindowIntake:
         Returns:
             The offset to read from again, where windows were left for another pass, else None.
         """
-        self._open.pop(self.next_window, None)
+        self._open.sums.pop(self.next_window, None)
         self.next_window += 1
-        self._clip, self._clients, self._forecast = clip, clients, forecast
+        self._clip, self._open.clients, self._forecast = clip, clients, forecast
         if self._deferred_offset is None:
             self._limit_window = self._first_window_to_leave()
             return None
@@ -244,18 +216,19 @@ class WindowIntake:
         known = first_unknown_window(self._plan, self._clip, self.next_window - 1)
         return min(limit, known)
 
-    def _begin_window(self, window: int) -> bool:
-        """Say whether updates of a window are counted, and tell the shape of the right ones."""
+    def _begin_window(self, window: int, outcome: BatchOutcome) -> bool:
+        """Say whether updates of a window are counted; if so, let them be."""
         is_open = (
             not self.is_draining
             and self._first_open_window() <= window < self._limit_window
             and self._is_released(window)
         )
         if is_open:
-            self._familiar.begin_window(window)
+            self._open.begin(window, self._clip_norm(window), outcome)
         return is_open
 
-    def _take(self, offset: int, value: bytes, window: int, outcome: BatchOutcome) -> None:
+    def _leave(self, offset: int, window: int, outcome: BatchOutcome) -> None:
+        """Refuse an update of a window that is not open, or leave it for a later pass."""
         if self.is_draining:
             rejection = Rejection(Reason.EXHAUSTED, "the budget is spent")
         elif window < 0:
@@ -263,9 +236,6 @@ class WindowIntake:
         elif window < self._first_open_window():
             rejection = Rejection(Reason.LATE, f"window {window} is sealed")
         elif window < self._limit_window:
-            if self._is_released(window):
-                self._count(offset, value, window, outcome)
-                return
             rejection = Rejection(Reason.THROTTLED, f"window {window} is held back by a limit")
         else:
             if self._deferred_offset is None:
@@ -275,97 +245,6 @@ class WindowIntake:
         if offset >= self._furthest:
             outcome.rejected.append(RejectedUpdate(offset, window, "", rejection))
 
-    def _count(self, offset: int, value: bytes, window: int, outcome: BatchOutcome) -> None:
-        """Parse an update and check all of it; add it, or say what is wrong."""
-        client_id = ""
-        try:
-            update = decode_update(value)
-        except MalformedMessageError as error:
-            rejection: Rejection | None = Rejection(Reason.MALFORMED, str(error))
-        else:
-            client_id = update.client_id
-            rejection = check_update(
-                update, self._plan, self._cluster, window, self._clip_norm(window)
-            )
-            if rejection is None:
-                self._familiar.learn(value, is_below_clip=update.is_below_clip)
-                client = client_id.encode()
-                rejection = self._admit(client, window, offset)
-                if rejection is None:
-                    total = self._open[window]
-                    total.vectors.add(update.vector)
-                    total.count(client, is_below_clip=update.is_below_clip)
-        if rejection is None:
-            outcome.accepted += 1
-        else:
-            outcome.rejected.append(RejectedUpdate(offset, window, client_id, rejection))
-
-    def _count_together(
-        self, updates: list[FamiliarUpdate], window: int, outcome: BatchOutcome
-    ) -> None:
-        """Count updates whose headers are right, as `_count` would one by one; forget the list."""
-        if updates and self._adder.is_short:
-            self._count_short(updates, window, outcome)
-        else:
-            for update in updates:
-                self._count_long(update, window, outcome)
-        updates.clear()
-
-    def _count_short(
-        self, updates: list[FamiliarUpdate], window: int, outcome: BatchOutcome
-    ) -> None:
-        rows, are_within = self._adder.measure([each.value[each.start :] for each in updates])
-        counted = []
-        for row, (update, is_within) in enumerate(zip(updates, are_within, strict=True)):
-            if not is_within:
-                self._count(update.offset, update.value, window, outcome)
-                continue
-            rejection = self._admit(update.client, window, update.offset)
-            if rejection is None:
-                counted.append(row)
-                self._open[window].count(update.client, is_below_clip=update.is_below_clip)
-            else:
-                _refuse(update, window, rejection, outcome)
-        if counted:
-            self._open[window].vectors.add_rows(
-                rows if len(counted) == len(rows) else rows[counted]
-            )
-            outcome.accepted += len(counted)
-
-    def _count_long(self, update: FamiliarUpdate, window: int, outcome: BatchOutcome) -> None:
-        total = self._open.get(window)
-        if total is None or not self._adder.add_if_within(
-            total.vectors, update.value, update.start
-        ):
-            self._count(update.offset, update.value, window, outcome)
-            return
-        rejection = self._admit(update.client, window, update.offset)
-        if rejection is None:
-            total.count(update.client, is_below_clip=update.is_below_clip)
-            outcome.accepted += 1
-        else:
-            self._adder.take_back(total.vectors, update.value, update.start)
-            _refuse(update, window, rejection, outcome)
-
-    def _admit(self, client: bytes, window: int, offset: int) -> Rejection | None:
-        """Say why a client whose update is sound may not be in a window, or open it for it."""
-        total = self._open.get(window)
-        if total is not None and total.has(client):
-            return Rejection(Reason.DUPLICATE, f"already counted in window {window}")
-        if total is None:
-            total = self._open[window] = WindowSum(self._plan, self._adder, offset)
-        if self._clients is not None:
-            key = client_key(self._plan.plan_id, client.decode())
-            if not self._can_pay(self._clients, key, window):
-                return Rejection(Reason.CLIENT_EXHAUSTED, "the client's budget is spent")
-            total.client_keys.add(key)
-        return None
-
-    def _can_pay(self, clients: ClientBudgets, key: int, window: int) -> bool:
-        # Windows that are summed but not sealed are as good as paid: all of them are released.
-        owed = sum(key in total.client_keys for at, total in self._open.items() if at != window)
-        return clients.may_pay(key, (owed + 1) * self._plan.charge_units)
-
     def _is_released(self, window: int) -> bool:
         return self._forecast is None or self._forecast.admits(window - self.next_window)
 
@@ -373,10 +252,3 @@ class WindowIntake:
         if self._clip is None:
             return 0.0
         return clip_norm_of(self._plan, self._clip, self.next_window - 1, window) or 0.0
-
-
-def _refuse(
-    update: FamiliarUpdate, window: int, rejection: Rejection, outcome: BatchOutcome
-) -> None:
-    client_id = update.client.decode()
-    outcome.rejected.append(RejectedUpdate(update.offset, window, client_id, rejection))

@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from agents.feed import PartitionFeed, WrongTimestampsError
+from agents.feed import PartitionFeed
 from agents.kafka_edge import connection
+from agents.record_batch import WrongTimestampsError
 from stream.errors import LedgerError
 
 pytestmark = pytest.mark.integration

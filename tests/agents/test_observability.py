@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import Counter, Gauge
 
 from agents import observability
-from agents.observability import Endpoints, Health
+from agents.observability import Endpoints, Health, timed
 from stream.ledger_chain import genesis
 from stream.metrics import HeadMetrics, Registries
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
@@ -176,3 +176,14 @@ def test_after_a_stop_both_ports_are_closed():
     for port in ports:
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(("127.0.0.1", port), timeout=2)
+
+
+def test_a_block_is_timed_also_where_it_fails(monkeypatch):
+    clock = iter([10.0, 12.5, 20.0, 21.0])
+    monkeypatch.setattr(observability.time, "perf_counter", lambda: next(clock))
+    told = []
+    with timed(told.append):
+        pass
+    with pytest.raises(ValueError, match="of the block"), timed(told.append):
+        raise ValueError("of the block")
+    assert told == [2.5, 1.0]

@@ -13,9 +13,10 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from deployment import Deployment, now_ms, small_plan
 from durable_head import DurableHead
-from topic_faults import recreate, write
+from topic_faults import delete, recreate, write
 
 from agents.partition import group_of
+from agents.topics import topics_of
 from schemas import Update, encode_update
 
 _FOLDER = Path(__file__).parent
@@ -76,6 +77,12 @@ class Backlog:
             str(self.count),
             str(self.dimension),
         )
+
+    def close(self) -> None:
+        """Delete the topics, which may be large."""
+        self.deployment.close()
+        specs = topics_of(self.deployment.plan)
+        delete(self.deployment, *(spec.name for spec in specs))
 
     def _produce(self, clients: int, windows: int) -> None:
         rng, plan = np.random.default_rng(0), self.deployment.plan

@@ -11,6 +11,7 @@ import sys
 
 from clocks import Clocks
 
+import agents.feed
 from agents.plan_file import read_plan
 from agents.settings import load_settings
 from agents.workers import run_head
@@ -43,16 +44,14 @@ def main() -> None:
 
 def start_clocks_with_first_batch(clocks: list[Clocks]) -> None:
     """Start the clocks when the feed has its first records."""
-    from agents.feed import PartitionFeed
+    plain_records = agents.feed.plain_records
 
-    records = PartitionFeed._records
-
-    def watched(self, messages):
+    def watched(messages, **options):
         if not clocks and messages:
             clocks.append(Clocks())
-        return records(self, messages)
+        return plain_records(messages, **options)
 
-    PartitionFeed._records = watched
+    agents.feed.plain_records = watched
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from schemas import (
     encode_ledger_record,
     encode_update,
 )
-from stream.aggregation.intake import Record, WindowIntake
+from stream.aggregation.intake import Record
+from stream.aggregation.open_windows import OpenWindows
 from stream.budget.client_budgets import ClientBudgets, client_key
 from stream.budget.limits import SlidingLimits
 from stream.cluster_head import ClusterHead, SealedCell
@@ -335,11 +336,11 @@ def test_the_limits_of_these_machines_bind():
     assert PER_CLIENT.windows_allowed == 2
 
 
-def forgets_open_windows(self, clients, key, window):
+def forgets_open_windows(self, clients, key):
     return clients.may_pay(key, self._plan.charge_units)
 
 
-def forgets_the_budget(self, clients, key, window):
+def forgets_the_budget(self, clients, key):
     return True
 
 
@@ -350,8 +351,8 @@ def forgets_charges(self, units):
 @pytest.mark.parametrize(
     ("machine", "owner", "method", "fault"),
     [
-        (ClientMachine, WindowIntake, "_can_pay", forgets_open_windows),
-        (ClientMachine, WindowIntake, "_can_pay", forgets_the_budget),
+        (ClientMachine, OpenWindows, "_can_pay", forgets_open_windows),
+        (ClientMachine, OpenWindows, "_can_pay", forgets_the_budget),
         (LimitedMachine, SlidingLimits, "push", forgets_charges),
     ],
     ids=["open windows", "budgets", "limits"],

@@ -15,7 +15,7 @@ from schemas import (
     encode_release,
     encode_update,
 )
-from stream.aggregation import intake
+from stream.aggregation import open_windows
 from stream.aggregation.intake import Record
 from stream.aggregation.validation import Reason
 from stream.aggregation.window import WindowSum
@@ -293,7 +293,7 @@ def test_a_budget_that_two_clients_share_would_be_seen(monkeypatch):
         script.append((client, time_in(window), one_hot(client, plan=PER_CLIENT)))
         script.append(PLAN.window_end_ms(window) + 100)
     assert_neighbours(script, 0, 2, renumber=False, plan=PER_CLIENT)
-    monkeypatch.setattr(intake, "client_key", lambda plan_id, client_id: 7)
+    monkeypatch.setattr(open_windows, "client_key", lambda plan_id, client_id: 7)
     with pytest.raises(AssertionError):
         assert_neighbours(script, 0, 2, renumber=False, plan=PER_CLIENT)
 

@@ -25,10 +25,10 @@ from agents.demo.data import DIMENSION
 from agents.demo.mock import MOST_WINDOWS, create_mock_topics
 from agents.demo.plan import CLUSTERS, WINDOWS, demo_plan
 from agents.demo.run import DemoOptions
-from agents.feed import PartitionFeed, WrongTimestampsError
+from agents.feed import PartitionFeed
 from agents.kafka_edge import connection
 from agents.local_kafka import Broker, BrokerError, MockBroker
-from agents.record_batch import RecordBatch
+from agents.record_batch import RecordBatch, WrongTimestampsError
 from agents.settings import Settings
 from agents.topics import TopicError, check_mock_topics
 from schemas import Release, encode_release

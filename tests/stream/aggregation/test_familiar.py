@@ -92,3 +92,15 @@ def test_many_kinds_do_not_make_it_grow(updates):
     for version in range(10 * familiar._MOST_KINDS):
         updates.learn(encode_update(replace(GOOD, model_version=version)), is_below_clip=False)
     assert len(updates._kinds) <= familiar._MOST_KINDS
+
+
+def test_many_clients_do_not_make_it_grow(updates, monkeypatch):
+    monkeypatch.setattr(familiar, "_MOST_CLIENTS", 10)
+    for n in range(55):
+        assert updates.find(n, encode_update(replace(GOOD, client_id=f"north/{n}"))) is not None
+    assert len(updates._clients) == 5
+
+
+def test_a_client_is_one_object_however_often_it_comes(updates):
+    first, second = (updates.find(n, encode_update(GOOD)).client for n in range(2))
+    assert first is second

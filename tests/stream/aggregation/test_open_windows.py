@@ -11,6 +11,7 @@ from schemas import ClipState, Update, encode_update
 from stream.aggregation import vector_sum
 from stream.aggregation.familiar import FamiliarUpdates
 from stream.aggregation.intake import WindowIntake
+from stream.aggregation.open_windows import OpenWindows
 from stream.aggregation.validation import Reason
 from stream.budget.client_budgets import ClientBudgets
 from stream.privacy.adaptive_clipping import ClippingSpec
@@ -107,7 +108,7 @@ def judged(plan: PrivacyPlan, log, size: int) -> list[object]:
     ]
     for _ in range(3):
         seen += [intake.exact_sum().tolist(), intake.client_keys().tolist(), intake.resume_offset()]
-        intake.close_window(intake._clip, intake._clients)
+        intake.close_window(intake._clip, intake._open.clients)
     return seen
 
 
@@ -130,13 +131,13 @@ def test_together_or_alone_is_the_same(name, shortest_long, drawn, size):
 
 def test_most_updates_need_no_parser(monkeypatch):
     parsed = []
-    count = WindowIntake._count
+    count = OpenWindows._count_parsed
 
     def counted(self, *arguments):
         parsed.append(arguments)
         count(self, *arguments)
 
-    monkeypatch.setattr(WindowIntake, "_count", counted)
+    monkeypatch.setattr(OpenWindows, "_count_parsed", counted)
     log = [
         (n, PLAIN.window_end_ms(1) - 1, value_of(PLAIN, (f"north/{n}", VECTORS[0], 1, 0.0, False)))
         for n in range(1000)
@@ -151,7 +152,7 @@ def test_a_flood_of_duplicates_needs_no_parser_either(monkeypatch):
     log = [(n, PLAIN.window_end_ms(1) - 1, value) for n in range(1000)]
     intake = intake_of(PLAIN)
     assert intake.offer(log[:1]).accepted == 1
-    monkeypatch.setattr(WindowIntake, "_count", None)
+    monkeypatch.setattr(OpenWindows, "_count_parsed", None)
     outcome = intake.offer(log)
     assert [each.rejection.reason for each in outcome.rejected] == [Reason.DUPLICATE] * 999
     assert intake.exact_sum().tolist() == [*VECTORS[0], 10]
