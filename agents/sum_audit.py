@@ -9,7 +9,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from schemas import LedgerKind, MalformedMessageError, Release, Update, decode_update
+from schemas import (
+    LedgerKind,
+    MalformedMessageError,
+    Release,
+    Update,
+    decode_update,
+    decode_update_batch,
+)
 from stream.budget.client_budgets import client_key
 from stream.privacy.plan import PrivacyPlan
 
@@ -121,6 +128,14 @@ class SumAudit:
         self._points.read(offset, window)
         if value is None:
             return  # a head's mark
+        try:
+            updates = decode_update_batch(value)
+        except MalformedMessageError:
+            updates = [value]  # one that is refused
+        for update in updates:
+            self._offer_update(offset, timestamp_ms, window, update)
+
+    def _offer_update(self, offset: int, timestamp_ms: int, window: int, value: bytes) -> None:
         self.counts.read += 1
         outside = self._outside(window)
         if outside == "waiting":

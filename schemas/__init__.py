@@ -72,9 +72,11 @@ from .participation_codec import (
 )
 from .topic_spec import Role, TopicNames, TopicSpec
 from .topics import topic_table
+from .update_batch import BATCH_OVERHEAD_BYTES, decode_update_batch, encode_update_batch
 from .update_shape import UpdateShape
 
 __all__ = [
+    "BATCH_OVERHEAD_BYTES",
     "DELTA_KEYS",
     "MAX_CLIENT_ID_BYTES",
     "MAX_DELTA_CLIENTS",
@@ -105,6 +107,7 @@ __all__ = [
     "decode_reject_record",
     "decode_release",
     "decode_update",
+    "decode_update_batch",
     "encode_ledger_record",
     "encode_model_snapshot",
     "encode_model_state",
@@ -112,6 +115,7 @@ __all__ = [
     "encode_reject_record",
     "encode_release",
     "encode_update",
+    "encode_update_batch",
     "participation_key",
     "record_hash",
     "release_digest",

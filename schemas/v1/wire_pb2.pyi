@@ -54,6 +54,14 @@ class Update(_message.Message):
     vector: bytes
     def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., vector: _Optional[bytes] = ...) -> None: ...
 
+class UpdateBatch(_message.Message):
+    __slots__ = ("version", "updates")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    updates: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, version: _Optional[int] = ..., updates: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class UpdateHeader(_message.Message):
     __slots__ = ("version", "plan_id", "vector_type", "dimension", "client_id", "model_version", "clip_norm", "is_below_clip")
     VERSION_FIELD_NUMBER: _ClassVar[int]

@@ -20,7 +20,7 @@ from stream.clip_progress import clip_norm_of, first_unknown_window
 from stream.privacy.plan import PrivacyPlan
 
 from .open_windows import BatchOutcome as BatchOutcome
-from .open_windows import OpenWindows
+from .open_windows import OpenWindows, updates_of
 from .open_windows import RejectedUpdate as RejectedUpdate
 from .validation import Reason, Rejection
 
@@ -120,7 +120,8 @@ class WindowIntake:
             if is_open:
                 self._open.count(offset, value)
             else:
-                self._leave(offset, window, outcome)
+                for _ in updates_of(value):
+                    self._leave(offset, window, outcome)
         self._open.finish()
         self.position = position
         self._furthest = max(self._furthest, position)

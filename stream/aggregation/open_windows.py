@@ -4,9 +4,10 @@ Updates whose headers are familiar are counted many at a time, all others one by
 of each of them is the same either way.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from schemas import MalformedMessageError, decode_update
+from schemas import MalformedMessageError, decode_update, decode_update_batch
 from stream.budget.client_budgets import ClientBudgets, client_key
 from stream.privacy.plan import PrivacyPlan
 
@@ -32,6 +33,14 @@ class BatchOutcome:
 
     accepted: int = 0
     rejected: list[RejectedUpdate] = field(default_factory=list)
+
+
+def updates_of(value: bytes) -> Sequence[bytes]:
+    """Return each update of a message; of a malformed batch itself, to be refused as an update."""
+    try:
+        return decode_update_batch(value)
+    except MalformedMessageError:
+        return (value,)
 
 
 class OpenWindows:
@@ -64,13 +73,22 @@ class OpenWindows:
         self._familiar.begin_window(window)
 
     def count(self, offset: int, value: bytes) -> None:
-        """Count an update, perhaps not before `finish`."""
+        """Count an update, or each one of a batch, perhaps not before `finish`."""
         update = self._familiar.find(offset, value)
-        if update is None:
-            # In order: what is counted first makes the other a duplicate.
-            self.finish()
-            self._count_parsed(offset, value)
+        if update is not None:
+            self._wait(update)
             return
+        # A batch begins with another byte than an update, and so is never familiar.
+        for each in updates_of(value):
+            update = None if each is value else self._familiar.find(offset, each)
+            if update is not None:
+                self._wait(update)
+            else:
+                # In order: what is counted first makes the other a duplicate.
+                self.finish()
+                self._count_parsed(offset, each)
+
+    def _wait(self, update: FamiliarUpdate) -> None:
         self._together.append(update)
         if len(self._together) == self._adder.rows:
             self.finish()

@@ -24,6 +24,7 @@ class WindowSum:
         "_bit_step",
         "_bits",
         "_client_ids",
+        "_count",
         "_count_weight",
         "_size",
         "client_keys",
@@ -40,7 +41,7 @@ class WindowSum:
         self._size = plan.release_size
         self._count_weight = plan.count_weight
         self._bit_step = 0 if plan.clipping is None else plan.clipping.bit_weight // 2
-        self._bits = 0
+        self._bits = self._count = 0
 
     def has(self, client_id: bytes) -> bool:
         """Say whether a client has been counted already; in the bytes that updates have."""
@@ -49,6 +50,7 @@ class WindowSum:
     def count(self, client_id: bytes, *, is_below_clip: bool) -> None:
         """Count a client, whose vector is in the sum."""
         self._client_ids.add(client_id)
+        self._count += self._count_weight
         # kappa_b (b - 1/2): a client moves the sum by kappa_b / 2 either way.
         self._bits += self._bit_step if is_below_clip else -self._bit_step
 
@@ -62,7 +64,7 @@ class WindowSum:
         total = np.zeros(self._size, np.int64)
         vector = self.vectors.total()
         total[: vector.size] = vector
-        total[vector.size] = self._count_weight * len(self._client_ids)
+        total[vector.size] = self._count
         if self._bit_step:
             total[-1] = self._bits
         return total

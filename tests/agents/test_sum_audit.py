@@ -7,7 +7,13 @@ import pytest
 from written_cluster import PLAN, WrittenCluster
 
 from agents.sum_audit import DELETED, NOT_ON_RECORD, NOT_PUBLIC, OUT_OF_ORDER, UNREAD
-from schemas import Update, decode_ledger_record, encode_ledger_record, encode_update
+from schemas import (
+    Update,
+    decode_ledger_record,
+    encode_ledger_record,
+    encode_update,
+    encode_update_batch,
+)
 from stream.aggregation.window import WindowSum
 from stream.privacy.adaptive_clipping import ClippingSpec
 from stream.privacy.plan import PrivacyPlan
@@ -42,6 +48,26 @@ def test_what_a_real_head_sums_is_found_right() -> None:
     assert audit.counts.counted == 12
     assert audit.counts.refused == Counter(duplicate=4, malformed=4)
     balance(cluster, audit)
+
+
+def test_each_update_of_a_batch_is_one_of_its_window() -> None:
+    cluster = WrittenCluster()
+    one_hot = np.eye(6, dtype=np.int8)
+    updates = [cluster.update(client, one_hot[client]) for client in (0, 1, 1, 2)]
+    cluster.send(0, 3)
+    cluster.send(0, 0, value=encode_update_batch([*updates, b"no update"]))
+    cluster.send(0, 0, value=b"\x08\x01no batch")
+    cluster.send(0, 2)
+    cluster.seal()
+    late = [cluster.update(client, one_hot[client]) for client in (4, 5)]
+    cluster.send(0, 0, value=encode_update_batch(late))
+    cluster.seal()
+    audit, faults = cluster.audit()
+    assert faults == []
+    assert audit.checked[0].counted == 4
+    assert audit.counts.refused == Counter(duplicate=2, malformed=2)
+    assert audit.counts.excused == 2
+    assert audit.counts.read == 10
 
 
 def test_a_window_without_updates_is_zeros() -> None:
@@ -182,7 +208,7 @@ def test_the_clip_bits_and_the_norms_of_windows_are_checked() -> None:
     assert len(norms) > 2
     # A wrong bit is in the last coordinate alone.
     other = cluster.update(1, clip_norm=plan.l2_clip_norm, is_below_clip=False)
-    cluster.log[1] = replace(cluster.log[1], value=other)
+    cluster.log[1] = cluster.log[1]._replace(value=other)
     _, faults = cluster.audit()
     assert faults == [
         "window 0: it counts 4 clients, and 4 of them sent a valid update; 1 of 8 coordinates are "
@@ -200,12 +226,12 @@ def of_the_next_window(cluster: WrittenCluster) -> None:
 
 def invalid(cluster: WrittenCluster) -> None:
     offset = cluster.send(1, 4)
-    cluster.log[offset] = replace(cluster.log[offset], value=cluster.update(4, [127, 127]))
+    cluster.log[offset] = cluster.log[offset]._replace(value=cluster.update(4, [127, 127]))
 
 
 def other_steps(cluster: WrittenCluster) -> None:
     offset = cluster.send(1, 4)
-    cluster.log[offset] = replace(cluster.log[offset], value=cluster.update(4, [1, 1]))
+    cluster.log[offset] = cluster.log[offset]._replace(value=cluster.update(4, [1, 1]))
 
 
 PLANTED: dict[str, tuple[Callable[[WrittenCluster], None], list[str]]] = {
@@ -415,7 +441,7 @@ def test_a_client_that_pays_without_an_update_is_found() -> None:
     cluster.send(0, 1)
     cluster.send(0, 2)
     cluster.seal()
-    cluster.log[1] = replace(cluster.log[1], value=b"")
+    cluster.log[1] = cluster.log[1]._replace(value=b"")
     _, faults = cluster.audit()
     assert faults == [
         "window 0: it counts 2 clients, and 1 of them sent a valid update; 2 of 7 coordinates are "

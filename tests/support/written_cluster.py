@@ -1,7 +1,6 @@
 """What a real head of one cluster writes, without Kafka, for auditors to look at."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -129,7 +128,7 @@ class WrittenCluster:
             self.head.advance(offset + 1)
         else:
             shift = 0 if seen_in == -1 else (seen_in - window) * length
-            self._offer([replace(record, timestamp_ms=moment + shift)])
+            self._offer([record._replace(timestamp_ms=moment + shift)])
         return offset
 
     def read_again(self) -> None:

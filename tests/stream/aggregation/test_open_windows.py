@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import ClipState, Update, encode_update
+from schemas import ClipState, Update, encode_update, encode_update_batch
 from stream.aggregation import vector_sum
 from stream.aggregation.familiar import FamiliarUpdates
 from stream.aggregation.intake import WindowIntake
@@ -127,6 +127,32 @@ def test_together_or_alone_is_the_same(name, shortest_long, drawn, size):
         together = judged(plan, log, size)
         patch.setattr(FamiliarUpdates, "find", lambda *_: None)
         assert together == judged(plan, log, len(log) or 1)
+
+
+@pytest.mark.parametrize("name", PLANS)
+@given(drawn=st.lists(records, max_size=60), sizes=st.lists(st.integers(1, 9), min_size=60))
+@settings(max_examples=60)
+def test_in_a_batch_or_by_itself_is_the_same(name, drawn, sizes):
+    """Except that all of a batch has one offset, and one time."""
+    plan, log, batched, sizes = PLANS[name], [], [], iter(sizes)
+    values = [(window, value_of(plan, what)) for window, what in drawn]
+    while values:
+        window, size = values[0][0], next(sizes)
+        values, taken = values[size:], [value for _, value in values[:size] if value]
+        offset, at_ms = len(batched), plan.window_end_ms(window) - 1
+        log += [(offset, at_ms, value) for value in taken]
+        batched.append((offset, at_ms, encode_update_batch(taken) if taken else None))
+    alone = intake_of(plan)
+    outcomes = []
+    for record in log:
+        # Records of one offset, which no log has: each is offered as if it were the first.
+        alone.position = alone._furthest = record[0]
+        outcomes.append(alone.offer([record]))
+    together = intake_of(plan)
+    outcome = together.offer(batched)
+    assert outcome.accepted == sum(each.accepted for each in outcomes)
+    assert outcome.rejected == [rejected for each in outcomes for rejected in each.rejected]
+    assert together.exact_sum().tolist() == alone.exact_sum().tolist()
 
 
 def test_most_updates_need_no_parser(monkeypatch):

@@ -1,0 +1,55 @@
+"""Many updates in one message: what a gateway sends that collects from many devices.
+
+``08 01`` and then, for each update, ``12 <length> <update>``: a protobuf writer's
+``{uint32 version = 1; repeated bytes updates = 2;}``. An update by itself begins with another
+byte, so a reader knows from the first one which of both it has.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from .framing import read_varint, write_varint
+from .messages import WIRE_VERSION, MalformedMessageError
+
+_START: Final = bytes((0x08, WIRE_VERSION))
+_UPDATE_TAG: Final = 0x12
+BATCH_OVERHEAD_BYTES: Final = 8
+"""Most bytes that an update takes in a batch beside its own, the first one's two included."""
+
+
+def encode_update_batch(updates: Sequence[bytes]) -> bytes:
+    """Return the bytes of a batch of encoded updates; ValueError where there is none in it."""
+    if not updates:
+        raise ValueError("a batch has at least one update")
+    pieces = [_START]
+    for update in updates:
+        if not update:
+            raise ValueError("an update has at least one byte")
+        pieces += (bytes((_UPDATE_TAG,)) + write_varint(len(update)), update)
+    return b"".join(pieces)
+
+
+def decode_update_batch(data: bytes) -> list[bytes]:
+    """Return the bytes of each update of a message, which is a batch or an update by itself.
+
+    What they are is not looked at: a batch with one bad update is none the worse for others.
+
+    Raises:
+        MalformedMessageError: it begins like a batch and is none.
+    """
+    if data[:1] != _START[:1]:
+        return [data]
+    if not data.startswith(_START):
+        raise MalformedMessageError("this is no batch of updates of the wire version 1")
+    updates, position, end = [], len(_START), len(data)
+    while position < end:
+        if data[position] != _UPDATE_TAG:
+            raise MalformedMessageError("something else than an update stands in the batch")
+        length, start = read_varint(data, position + 1)
+        position = start + length
+        if not 0 < length <= end - start:
+            raise MalformedMessageError("an update's declared length is not true")
+        updates.append(data[start:position])
+    if not updates:
+        raise MalformedMessageError("a batch has at least one update")
+    return updates
