@@ -197,14 +197,17 @@ class WindowIntake:
         self._open.sums.pop(self.next_window, None)
         self.next_window += 1
         self._clip, self._open.clients, self._forecast = clip, clients, forecast
-        if self._deferred_offset is None:
-            self._limit_window = self._first_window_to_leave()
+        # Where clients have budgets, the order of counting decides which of a client's windows it
+        # pays for. Whether another one's update was left must not change that order, so the limit
+        # does not move before it is reached.
+        may_move = self._deferred_offset is None and self._open.clients is None
+        if self.next_window < self._limit_window and not may_move:
             return None
-        if self.next_window < self._limit_window:
-            return None
-        self.position, self._deferred_offset = self._deferred_offset, None
         self._limit_window = self._first_window_to_leave()
-        return self.position
+        rewind, self._deferred_offset = self._deferred_offset, None
+        if rewind is not None:
+            self.position = rewind
+        return rewind
 
     def _first_open_window(self) -> int:
         return self.next_window + (self._sealing == self.next_window)

@@ -2,8 +2,8 @@
 
 As in `faults`: each is injected under load, and returns when its harm is done and every broker
 is back. Recovery is measured from the moment of the harm, or of its end where nothing can be
-released before. No worker is replaced: heads and global agents have to outlive their brokers, and
-a fault fails where one of them has not.
+released before. Heads and global agents have to outlive their brokers, and a fault fails where one
+of them has not; only who was away for longer than its session, and so was fenced, is replaced.
 """
 
 from collections.abc import Callable, Mapping
@@ -172,8 +172,10 @@ def _let_windows_pass(stage: Stage, count: int = _WINDOWS_AWAY) -> None:
 
 
 def _heal(stage: Stage) -> None:
-    """Bring all brokers back; fail where a worker has ended since."""
+    """Bring all brokers back; fail where a worker has ended that nobody had replaced before."""
     _brokers(stage).heal()
     for worker in (*stage.heads, stage.merger):
-        if (code := worker.process.poll()) is not None:
-            raise AssertionError(f"{worker.log.name} ended with {code}: {worker.log.read_text()}")
+        code, told = worker.process.poll(), worker.log.read_text()
+        if code is not None and not (code == 1 and "FencedError" in told):
+            raise AssertionError(f"{worker.log.name} ended with {code}: {told}")
+    stage.replace_the_dead()

@@ -287,6 +287,23 @@ def test_the_attacks_are_of_every_kind():
     assert world.accepted == 3
 
 
+def test_an_update_that_is_left_for_later_does_not_decide_what_others_pay_for():
+    """Out of order, client 4 has more windows than budget: which one it pays for is its own."""
+
+    def sent(client, window):
+        return client, time_in(window), one_hot(client, plan=PER_CLIENT)
+
+    script = [
+        sent(4, 0),
+        sent(0, 3),  # beyond the two windows that are open
+        PLAN.window_end_ms(0) + 100,
+        sent(4, 2),
+        sent(4, 1),
+        PLAN.window_end_ms(9) + 100,
+    ]
+    assert_neighbours(script, 0, 2, renumber=False, plan=PER_CLIENT)
+
+
 def test_a_budget_that_two_clients_share_would_be_seen(monkeypatch):
     script = []
     for window, client in enumerate((0, 0, 1)):
