@@ -89,7 +89,7 @@ class Cluster:
             UnsafeNoNoise(),
             self.ledger,
             is_complete=True,
-            max_open_windows=3,
+            max_open_windows=30,
             clients=self.budgets(),
         )
 
