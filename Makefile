@@ -53,7 +53,7 @@ test: setup  ## all tests; the last lines say which Kafka they used
 bench: setup  ## measure against the floors; a table and bench.json (a quiet machine, please)
 	$(BIN)/python tests/benchmarks/run.py --output bench.json
 
-bench-quick: setup  ## the same with fewer repeats, under a minute
+bench-quick: setup  ## the same with fewer repeats, under five minutes
 	$(BIN)/python tests/benchmarks/run.py --quick --output bench.json
 
 chaos: setup  ## inject CHAOS_FAULTS faults under load, verify after each; a table and chaos.json

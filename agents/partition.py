@@ -248,7 +248,8 @@ class ClusterOpener:
 
     def _max_open_windows(self) -> int:
         clients = -(-self._plan.expected_clients // self._plan.cluster_count)
-        window_bytes = 8 * self._plan.release_size + _CLIENT_BYTES * clients
+        # A sum, and what has outgrown its type: `stream.aggregation.vector_sum`.
+        window_bytes = 12 * self._plan.release_size + _CLIENT_BYTES * clients
         return max(2, (self._settings.window_memory_mib << 20) // window_bytes)
 
 

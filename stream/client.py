@@ -27,8 +27,9 @@ from .errors import PlanError
 from .privacy.plan import PrivacyPlan
 from .producer import RecordSender, Setting, UpdateProducer
 from .subscriber import ModelSubscriber
+from .update_batcher import UpdateBatcher
 
-__all__ = ["GradientClient", "ModelSubscriber", "connect_producer"]
+__all__ = ["GradientClient", "ModelSubscriber", "UpdateBatcher", "connect_producer"]
 
 
 def system_clock() -> int:

@@ -70,7 +70,7 @@ class ClusterHead:
             records: The ledger's newest records, oldest first: all, or `records_needed`.
             is_complete: Whether they are the whole ledger.
             max_open_windows: How many windows may be summed at once; bounds the memory at
-                8 bytes for each coordinate of a release. At least 2.
+                12 bytes for each coordinate of a release. At least 2.
             clients: What each client has spent, where the plan's scope is ``client``.
 
         Raises:

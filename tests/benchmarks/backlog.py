@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from topic_faults import delete, recreate, write
 
 from agents.partition import group_of
 from agents.topics import topics_of
-from schemas import Update, encode_update
+from schemas import Update, encode_update, encode_update_batch
 
 _FOLDER = Path(__file__).parent
 _PAUSE_S = 0.02
@@ -29,11 +30,18 @@ class Backlog:
     Attributes:
         deployment: The plan and its topics.
         count: How many updates there are.
-        record_sum: The sum of all their coordinates.
+        dimension: Coordinates of each.
     """
 
     def __init__(
-        self, servers: str, folder: Path, *, dimension: int, clients: int, windows: int
+        self,
+        servers: str,
+        folder: Path,
+        *,
+        dimension: int,
+        clients: int,
+        windows: int,
+        per_message: int = 1,
     ) -> None:
         self.deployment = Deployment(
             servers,
@@ -48,7 +56,7 @@ class Backlog:
                 grace_ms=200,
                 release_delay_ms=300,
                 horizon_windows=10_000,
-                topic_prefix=f"bench-{dimension}-{os.getpid()}",
+                topic_prefix=f"bench-{dimension}-{per_message}-{os.getpid()}",
             ),
             folder,
         )
@@ -57,7 +65,7 @@ class Backlog:
         head = DurableHead(self.deployment)
         head.open()
         self._genesis = self.deployment.read(self.deployment.names.ledger)[0].value()
-        self._produce(clients, windows)
+        self._produce(clients, windows, per_message)
 
     def run_head(self) -> dict[str, float]:
         """Let a real head begin with the backlog, and count all of it."""
@@ -84,7 +92,7 @@ class Backlog:
         specs = topics_of(self.deployment.plan)
         delete(self.deployment, *(spec.name for spec in specs))
 
-    def _produce(self, clients: int, windows: int) -> None:
+    def _produce(self, clients: int, windows: int, per_message: int) -> None:
         rng, plan = np.random.default_rng(0), self.deployment.plan
         vectors = [rng.integers(-15, 16, self.dimension, np.int8) for _ in range(16)]
         producer = Producer(self.deployment.config | {"linger.ms": 5, "compression.type": "none"})
@@ -92,17 +100,13 @@ class Backlog:
             window = self.deployment.current_window()
             while self.deployment.current_window() == window:
                 time.sleep(_PAUSE_S)
-            for n in range(clients):
-                update = Update(plan.plan_id, f"client-{n:06d}", 0, vectors[n % len(vectors)])
-                while True:
-                    try:
-                        producer.produce(
-                            self.deployment.names.updates, encode_update(update), partition=0
-                        )
-                        break
-                    except BufferError:
-                        producer.poll(0.1)
-                producer.poll(0)
+            updates = (
+                encode_update(Update(plan.plan_id, f"client-{n:06d}", 0, vectors[n % len(vectors)]))
+                for n in range(clients)
+            )
+            while taken := list(islice(updates, per_message)):
+                value = taken[0] if per_message == 1 else encode_update_batch(taken)
+                _send(producer, self.deployment.names.updates, value)
             assert producer.flush(60) == 0
         end_ms = plan.window_end_ms(self.deployment.current_window())
         while now_ms() < end_ms + plan.grace_ms:
@@ -131,3 +135,14 @@ class Backlog:
         if done.returncode != 0:
             raise RuntimeError(f"{script} ended with {done.returncode}: {done.stderr[-3000:]}")
         return json.loads(done.stdout.splitlines()[-1])
+
+
+def _send(producer: Producer, topic: str, value: bytes) -> None:
+    while True:
+        try:
+            producer.produce(topic, value, partition=0)
+        except BufferError:
+            producer.poll(0.1)
+        else:
+            producer.poll(0)
+            return

@@ -22,6 +22,7 @@ class Effort:
     samples: int  # of a draw of ours or numpy's, and coordinates of a gradient
     opendp_samples: int
     memory_samples: int
+    head_rounds: int = 0  # of a head on a broker; 0 leaves these figures out
 
 
 @dataclass(frozen=True, slots=True)

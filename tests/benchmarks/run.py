@@ -1,7 +1,8 @@
 """The benchmark suite: `make bench`, or `python tests/benchmarks/run.py --output bench.json`.
 
-One run, one thread. Nothing is asserted: a figure is printed beside its floor, for a person to
-judge on a quiet machine.
+One run, one thread; heads, and what they are compared with, are processes beside a broker of their
+own. Nothing is asserted: a figure is printed beside its floor, for a person to judge on a quiet
+machine.
 """
 
 import argparse
@@ -11,13 +12,22 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
 from measurement import Effort, Result, as_json, table
 
-FULL = Effort(repeats=31, samples=1_000_000, opendp_samples=2_000, memory_samples=10_000_000)
-QUICK = Effort(repeats=5, samples=1_000_000, opendp_samples=1_000, memory_samples=10_000_000)
+FULL = Effort(
+    repeats=31,
+    samples=1_000_000,
+    opendp_samples=2_000,
+    memory_samples=10_000_000,
+    head_rounds=7,
+)
+QUICK = replace(FULL, repeats=5, opendp_samples=1_000, head_rounds=3)
 ONE_THREAD = {
     f"{library}_NUM_THREADS": "1" for library in ("MKL", "NUMBA", "OMP", "OPENBLAS", "POLARS")
 }
@@ -30,11 +40,14 @@ def measured(effort: Effort) -> Iterator[Result]:
     from client_path import client_results
     from epsilon import DEFAULT_PLAN, epsilon_results
     from sampler import sampler_results
+    from throughput import head_results
 
     from stream.privacy.plan import PrivacyPlan
 
     yield from sampler_results(effort)
     yield from client_results(effort)
+    if effort.head_rounds:
+        yield from head_results(effort.head_rounds)
     yield from epsilon_results(PrivacyPlan.from_toml(DEFAULT_PLAN.read_text(encoding="utf-8")))
 
 
@@ -58,7 +71,7 @@ def _version(package: str) -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure, print a table, write JSON.")
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats: under a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats: a few minutes")
     return parser.parse_args()
 
 

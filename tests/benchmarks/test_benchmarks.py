@@ -141,3 +141,42 @@ def test_the_whole_run_is_written_as_a_table_and_as_json(
         "x": {"median": 1.0, "min": 1.0, "max": 1.0, "unit": "ns"}
     }
     assert "0 of 1 floors reached" in capsys.readouterr().out
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_head_is_measured_against_a_consumer_that_only_sums(load, measurement, bootstrap_servers):
+    throughput = load("throughput")
+    size = throughput.Size("10KB", 1000, 50, 0.5)
+    results = list(throughput.size_results(bootstrap_servers, size, windows=1, rounds=2))
+    figures = check_shape(measurement, results)
+    assert set(figures) == {
+        f"{name}_10KB" for name in ("head_vs_limit", "cpu_vs_limit", "head", "head_peak")
+    }
+    assert figures["head_10KB"]["unit"] == "updates/s"
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_batches_are_measured_against_single_updates(load, measurement, bootstrap_servers):
+    throughput = load("throughput")
+    size = throughput.Size("1KB", 1000, 50, 0.5)
+    results = list(throughput.batch_results(bootstrap_servers, size, windows=1, rounds=1))
+    assert set(check_shape(measurement, results)) == {"batch64_vs_single"}
+
+
+def test_what_is_compared_takes_turns(load):
+    told = []
+
+    def run(name):
+        told.append(name)
+        return {"seconds": len(told)}
+
+    runs = [lambda: run("a"), lambda: run("b")]
+    rounds = load("throughput").in_turns(runs, 3)
+    assert "".join(told) == "ab" + "ba" + "ab"
+    assert rounds == [
+        [{"seconds": 1}, {"seconds": 2}],
+        [{"seconds": 4}, {"seconds": 3}],
+        [{"seconds": 5}, {"seconds": 6}],
+    ]

@@ -9,7 +9,7 @@ import numpy as np
 from fuzz_head import update_bytes
 from fuzz_plans import ADAPTIVE, PER_CLIENT, PLAN, SHORT, WIDE
 
-from schemas import encode_model_state
+from schemas import encode_model_state, encode_update_batch
 from stream.global_model import GlobalModel
 from stream.privacy.plan import OptimizerSpec
 from stream.privacy.schedule_spec import ScheduleSpec
@@ -43,6 +43,9 @@ def seeds_by_target() -> dict[str, list[bytes]]:
     golden = _golden()
     seeds = {f"decode_{kind}": wires for kind, wires in golden.items()}
     seeds["framing"] = [wire for wires in golden.values() for wire in wires]
+    updates = seeds["decode_update"]
+    seeds["update_batch"] = [updates[0], *(encode_update_batch([u]) for u in updates)]
+    seeds["update_batch"].append(encode_update_batch(updates))
     seeds["check"] = [
         update_bytes(plan, client, tuple(number // part for number in vector), clip_norm)
         for plan, vector in _LARGEST.items()

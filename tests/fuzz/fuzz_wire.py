@@ -91,6 +91,16 @@ def framing(data: bytes) -> None:
     _numbers(data)
 
 
+def update_batch(data: bytes) -> None:
+    """A batch is the one encoding of its updates, and what is none is an update by itself."""
+    if zlib.crc32(data) % _MEASURED_OF == 0:
+        assert_memory_is_linear(schemas.decode_update_batch, data)
+    updates = _or_malformed(partial(schemas.decode_update_batch, data))
+    if updates is not None and updates != [data]:
+        assert schemas.encode_update_batch(updates) == data
+    assert updates != [data] or data[:1] != b"\x08"
+
+
 def _numbers(data: bytes) -> None:
     value = _or_malformed(partial(read_big_integer, data))
     assert value is None or write_big_integer(value) == data
@@ -111,4 +121,5 @@ def _or_malformed(read: Callable[[], object]) -> object:
 TARGETS = {
     **{f"decode_{kind}": partial(decoder, kind) for kind in HEADERS},
     "framing": framing,
+    "update_batch": update_batch,
 }

@@ -3,9 +3,13 @@ sum is zeros and ones: a two is a double count, whatever was killed, moved or re
 
 import itertools
 
+import numpy as np
 import pytest
 
 from agents.kafka_edge import LogEnds
+from agents.ledger import verify_deep
+from schemas import decode_update_batch
+from stream.update_batcher import UpdateBatcher
 
 CLIENTS = 24
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -85,6 +89,35 @@ def test_sums_are_zeros_and_ones_though_a_head_is_killed_and_started_again(deplo
         assert released == list(range(begin, released[-1] + 1)), "a window was skipped"
     verified = deployment.sdp("ledger", "verify", "--json")
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_updates_of_a_gateway_count_like_any_others(deploy):
+    deployment = deploy(dimension=CLIENTS, cluster_count=2, expected_clients=CLIENTS)
+    deployment.start_head()
+    deployment.wait_until_owned()
+    names = [f"client-{client}" for client in range(CLIENTS)]
+    with UpdateBatcher(deployment.producer(), max_updates=5) as gateway:
+        for client, name in enumerate(names):
+            update = deployment.update(name, one_hot(client))
+            cluster = deployment.plan.cluster_of(name)
+            gateway.send(deployment.names.updates, cluster, name.encode(), update)
+        # One by itself, after its twin in the batch: only one of them counts where both are in
+        # one window, and each of them where they are not.
+        deployment.send(names[0], deployment.update(names[0], one_hot(0)))
+
+    def released():
+        vectors = [release.vector for release in deployment.releases().values()]
+        return np.sum(vectors, axis=0) if vectors else np.zeros(CLIENTS + 1)
+
+    def are_there():
+        counts = list(released()[:-1])
+        return counts[0] in (1, 2) and counts[1:] == [1] * (CLIENTS - 1)
+
+    deployment.eventually("each client's update is released", are_there)
+    messages = [m.value() for cluster in range(2) for m in deployment.updates(cluster)]
+    assert len(messages) < CLIENTS // 2
+    assert sum(len(decode_update_batch(value)) for value in messages) == CLIENTS + 1
+    assert verify_deep(deployment.config, deployment.plan, is_noise_free=True).problems == []
 
 
 def test_an_offset_is_committed_with_each_window(deploy):
