@@ -20,6 +20,7 @@ from .kafka_edge import LogEnds, read_all
 from .ledger_reader import LedgerReader
 from .partition import head_identity, read_traces
 from .settings import Settings
+from .takeover_checks import Traces
 from .topics import topics_of
 
 _POLL_S = 0.1
@@ -109,11 +110,7 @@ def import_ledgers(
         _wait_for_leaders(reader, plan)
     ends = LogEnds(config, settings.request_timeout_s)
     for cluster, (chain, _) in best.items():
-        traces = read_traces(config, ends, plan, cluster)
-        if chain.newest is None:
-            traces.check_empty()
-        else:
-            traces.check_not_older(chain.newest)
+        _check_whole(chain, read_traces(config, ends, plan, cluster))
     written = []
     for path in paths:
         for records in read_backup(path, plan):
@@ -149,10 +146,7 @@ def _read(
         else:
             records.ledger.append(data)
     _check_begin(ends, names.ledger, cluster)
-    if chain.newest is None:
-        traces.check_empty()
-    else:
-        traces.check_not_older(chain.newest)
+    _check_whole(chain, traces)
     if plan.scope == "client":
         for data in read_all(config, names.participation, cluster):
             sequence = _sequence(plan, cluster, data)
@@ -162,6 +156,14 @@ def _read(
                 records.participation.append(data)
         budgets_at(plan, cluster, records.participation, *chain.participation)
     return records, left_out
+
+
+def _check_whole(chain: Chain, traces: Traces) -> None:
+    """Raise `LedgerError` unless a chain goes as far as all else says that its ledger went."""
+    if chain.newest is None:
+        traces.check_empty()
+    else:
+        traces.check_not_older(chain.newest)
 
 
 def _check_begin(ends: LogEnds, topic: str, cluster: int) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from kafka_cluster import CONTROLLER, KafkaCluster
 from stage import Stage, planted
 
+from agents.partition import group_of, head_identity
 from agents.protocol_steps import Step
 
 Fault = Callable[[Stage], None]
@@ -31,13 +32,13 @@ def kill_leader(step: Step, stage: Stage) -> None:
 def kill_transaction_coordinator(step: Step, stage: Stage) -> None:
     """The coordinator of a head's transactions is killed while a head stands still in a release."""
     cluster = _stand_still(stage, step)
-    identity = f"sdp-head-{stage.deployment.plan.plan_id_hex}-{cluster}"
+    identity = head_identity(stage.deployment.plan, cluster)
     _kill_and_restart(stage, _brokers(stage).transaction_coordinator(identity))
 
 
 def kill_group_coordinator(stage: Stage) -> None:
     """The coordinator of the heads' consumer group is killed."""
-    group = f"sdp-head-{stage.deployment.plan.plan_id_hex}"
+    group = group_of(stage.deployment.plan)
     _kill_and_restart(stage, _brokers(stage).group_coordinator(group))
 
 
