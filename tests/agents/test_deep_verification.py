@@ -212,7 +212,7 @@ def replace_update(offset: int, client: int | None) -> Callable[[Stage], None]:
     def plant(stage: Stage) -> None:
         log = stage.cluster.log
         value = b"" if client is None else stage.cluster.update(client)
-        log[offset] = replace(log[offset], value=value)
+        log[offset] = log[offset]._replace(value=value)
 
     return plant
 

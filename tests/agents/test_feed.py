@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from agents.feed import PartitionFeed
 from agents.kafka_edge import connection
 from agents.record_batch import WrongTimestampsError
+from stream.aggregation.intake import Record
 from stream.errors import LedgerError
 
 pytestmark = pytest.mark.integration
@@ -128,7 +129,7 @@ async def running(feed):
 
 
 def records(batches, partition=0):
-    return [record for b in batches if b.partition == partition for record in b.records]
+    return [Record(*each) for b in batches if b.partition == partition for each in b.records]
 
 
 def test_batches_hold_all_records_in_order_and_then_the_end_of_the_log(topic):

@@ -502,12 +502,12 @@ def test_a_sensitivity_that_forgets_the_bit_weight_is_found():
 
 
 def test_bits_that_count_with_their_whole_weight_are_found(monkeypatch):
-    add = WindowSum.add
+    count = WindowSum.count
 
-    def add_twice(self: WindowSum, update: Update) -> None:
-        add(self, update)
-        self.exact_sum[-1] += 40 if update.is_below_clip else -40
+    def count_twice(self: WindowSum, client_id: bytes, *, is_below_clip: bool) -> None:
+        count(self, client_id, is_below_clip=is_below_clip)
+        self._bits += self._bit_step if is_below_clip else -self._bit_step
 
-    monkeypatch.setattr(WindowSum, "add", add_twice)
+    monkeypatch.setattr(WindowSum, "count", count_twice)
     with pytest.raises(AssertionError):
         check_neighbours(*longest(), 0, lambda: PLAN.l2_sensitivity_squared)
