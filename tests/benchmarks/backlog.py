@@ -22,6 +22,7 @@ from schemas import Update, encode_update, encode_update_batch
 
 _FOLDER = Path(__file__).parent
 _PAUSE_S = 0.02
+_PRODUCER = {"linger.ms": 5, "compression.type": "none", "message.max.bytes": 4 << 20}
 
 
 class Backlog:
@@ -95,7 +96,7 @@ class Backlog:
     def _produce(self, clients: int, windows: int, per_message: int) -> None:
         rng, plan = np.random.default_rng(0), self.deployment.plan
         vectors = [rng.integers(-15, 16, self.dimension, np.int8) for _ in range(16)]
-        producer = Producer(self.deployment.config | {"linger.ms": 5, "compression.type": "none"})
+        producer = Producer(self.deployment.config | _PRODUCER)
         for _ in range(windows):
             window = self.deployment.current_window()
             while self.deployment.current_window() == window:
