@@ -164,6 +164,7 @@ class ClusterOpener:
             is_complete=tail.is_complete,
             max_open_windows=self._max_open_windows(),
             clients=self._clients(cluster, tail.values),
+            kernel=self._settings.kernel,
         )
         newest = decode_record(tail.values[-1], cluster)
         traces.check_not_older(newest)

@@ -40,7 +40,7 @@ class Settings(BaseSettings):
         request_timeout_s: Time that a single call to Kafka may take before it is tried again.
         merge_deadline_ms: Time after its release is due that a model waits for a missing cluster.
         window_memory_mib: Memory for the sums of one cluster's open windows.
-        noise_kernel: ``numpy``, or ``numba`` (extra ``fast``): the same noise, drawn faster.
+        kernel: ``numpy``, or ``numba`` (extra ``fast``): the same sums and noise, made faster.
         log_level: ``DEBUG``, ``INFO``, ``WARNING`` or ``ERROR``.
         kafka_options: More options of librdkafka, of connection and security only.
     """
@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     request_timeout_s: float = Field(default=10.0, gt=0, le=300)
     merge_deadline_ms: int = Field(default=5_000, ge=0, le=86_400_000)
     window_memory_mib: int = Field(default=256, ge=1, le=1 << 20)
-    noise_kernel: Literal["numpy", "numba"] = "numpy"
+    kernel: Literal["numpy", "numba"] = "numpy"
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
     kafka_options: dict[str, str] = Field(default_factory=dict)
 

@@ -187,7 +187,7 @@ def read_initial_weights(path: Path | None, plan: PrivacyPlan) -> NDArray[np.flo
 
 def _noise(settings: Settings, plan: PrivacyPlan) -> NoiseSource:
     try:
-        return noise_source(plan.noise, os.urandom, settings.noise_kernel)
+        return noise_source(plan.noise, os.urandom, settings.kernel)
     except ImportError as error:
         raise SettingsError(str(error)) from error
 

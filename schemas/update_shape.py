@@ -1,8 +1,11 @@
 """What all updates of one plan have in common, byte by byte, so that most need no parser."""
 
+from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .framing import flat, vector_start
 from .messages import WIRE_VERSION
@@ -14,20 +17,22 @@ _CLIENT_TAG: Final = b"\x2a"
 # Header lengths of one byte. Longer ones, of client ids beyond 90 bytes or so, are parsed.
 _LONGEST_HEADER: Final = 0x7F
 _BEFORE_HEADER: Final = 2
+# Each one is looked for among all that are left, so their number must not be up to senders.
+_MOST_GROUPS: Final = 16
 
 
-class UpdateParts(NamedTuple):
-    """An update of the plan's shape, taken apart.
+class UpdateGroup(NamedTuple):
+    """Updates of the plan's shape, whose headers differ in the client alone.
 
     Attributes:
-        client: The bytes of its ``client_id``, at least one; perhaps no UTF-8.
+        places: Where they are among those that were looked at, in order.
+        clients: The bytes of each one's ``client_id``, at least one; perhaps no UTF-8.
         rest: The bytes of all header fields after ``client_id``; perhaps not canonical.
-        start: Where its vector begins; it ends with the message.
     """
 
-    client: bytes
+    places: Sequence[int]
+    clients: list[bytes]
     rest: bytes
-    start: int
 
 
 class UpdateShape:
@@ -57,23 +62,66 @@ class UpdateShape:
             for end in range(_BEFORE_HEADER, _BEFORE_HEADER + _LONGEST_HEADER + 1)
         ]
 
-    def split(self, value: bytes) -> UpdateParts | None:
-        """Take an update apart, or return None where it has another shape.
+    def rest_of(self, value: bytes) -> bytes | None:
+        """Return what `UpdateGroup.rest` is of an update, or None where it has another shape."""
+        for group in self.groups([value]):
+            return group.rest
+        return None
 
-        Guarantee: if ``rest`` is that of an update that `decode_update` has accepted, and
-        ``client`` is a client id, then it accepts this one as well.
+    def groups(self, values: Sequence[bytes]) -> Iterator[UpdateGroup]:
+        """Find those of ``values`` that have the shape, grouped by their length and ``rest``.
+
+        Guarantee: if ``rest`` is that of an update that `decode_update` has accepted, and a
+        client of the group is a client id, then it accepts that client's update as well.
+
+        What has the shape is left out only where a message is one of very many kinds.
         """
-        end = len(value) - self._after_header
+        lengths = list(map(len, values))
+        for length in set(lengths):
+            end = length - self._after_header
+            if not self._client_at < end <= _BEFORE_HEADER + _LONGEST_HEADER:
+                continue
+            places: Sequence[int] = range(len(values))
+            if lengths.count(length) < len(values):
+                places = [place for place, each in enumerate(lengths) if each == length]
+            start = end + len(self._vector_start)
+            heads = np.frombuffer(b"".join([values[place][:start] for place in places]), np.uint8)
+            yield from self._groups_of_length(heads.reshape(-1, start), places, end)
+
+    def _groups_of_length(
+        self, heads: NDArray[np.uint8], places: Sequence[int], end: int
+    ) -> Iterator[UpdateGroup]:
+        """Group what stands before the vectors, a row each; their headers reach to ``end``."""
+        begin, fixed = self._client_at, self._start_by_end[end - _BEFORE_HEADER]
+        for _ in range(_MOST_GROUPS):
+            if not len(heads):
+                return
+            first = heads[0].tobytes()
+            client_end = begin + first[begin - 1]
+            if begin < client_end <= end and first == (
+                fixed + first[begin - 1 : end] + self._vector_start
+            ):
+                are_same = heads == heads[0]
+                are_same[:, begin:client_end] = True
+                are_taken = are_same.all(axis=1)
+                clients = np.ascontiguousarray(heads[are_taken, begin:client_end])
+                yield UpdateGroup(
+                    list(compress(places, are_taken.tolist())),
+                    clients.view(f"V{client_end - begin}").ravel().tolist(),
+                    first[client_end:end],
+                )
+            else:
+                are_taken = self._are_bad(heads, fixed, end)
+            places = list(compress(places, (~are_taken).tolist()))
+            heads = heads[~are_taken]
+
+    def _are_bad(self, heads: NDArray[np.uint8], fixed: bytes, end: int) -> NDArray[np.bool_]:
+        """Say which have another shape: all of them at once, for there may be many."""
         begin = self._client_at
-        if not begin < end <= _BEFORE_HEADER + _LONGEST_HEADER:
-            return None
-        client_end = begin + value[begin - 1]
-        if (
-            not begin < client_end <= end
-            or not value.startswith(self._start_by_end[end - _BEFORE_HEADER])
-            or not value.startswith(self._vector_start, end)
-        ):
-            return None
-        return UpdateParts(
-            value[begin:client_end], value[client_end:end], end + len(self._vector_start)
+        lengths = heads[:, begin - 1]
+        return (
+            (heads[:, : begin - 1] != np.frombuffer(fixed, np.uint8)).any(axis=1)
+            | (heads[:, end:] != np.frombuffer(self._vector_start, np.uint8)).any(axis=1)
+            | (lengths == 0)
+            | (lengths > end - begin)
         )

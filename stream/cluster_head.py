@@ -29,6 +29,7 @@ from .ledger_chain import ledger_after, verify_records
 from .privacy.event import GaussianEvent, Receipt
 from .privacy.mechanism import privatize
 from .privacy.noise import NoiseSource
+from .privacy.noise_kernel import Kernel
 from .privacy.plan import PrivacyPlan
 from .sealing import SealedCell as SealedCell
 from .sealing import Sealing
@@ -60,6 +61,7 @@ class ClusterHead:
         is_complete: bool,
         max_open_windows: int,
         clients: ClientBudgets | None = None,
+        kernel: Kernel = "numpy",
     ) -> None:
         """Continue where the newest of ``records`` left off.
 
@@ -72,11 +74,13 @@ class ClusterHead:
             max_open_windows: How many windows may be summed at once; bounds the memory at
                 12 bytes for each coordinate of a release. At least 2.
             clients: What each client has spent, where the plan's scope is ``client``.
+            kernel: What adds the vectors up; they differ in speed alone.
 
         Raises:
             LedgerError: the records cannot be trusted; the message names the remedy.
             ValueError: ``max_open_windows`` is below 2, or ``clients`` are not what the plan
                 needs.
+            ImportError: ``kernel`` is ``"numba"``, and numba is not installed.
         """
         clients_cap = None if clients is None else clients.cap_units
         if clients_cap != (plan.cap_units if plan.scope == "client" else None):
@@ -101,6 +105,7 @@ class ClusterHead:
             clip=newest.clip,
             clients=clients,
             forecast=self._forecast(),
+            kernel=kernel,
         )
         if newest.kind is LedgerKind.EXHAUSTED:
             self._intake.drain()

@@ -331,7 +331,7 @@ def test_pitfall_12_nobody_can_seed_the_noise():
         for path in (ROOT / "agents").rglob("*.py")
         for call in re.findall(rf"(?:{makers})\((.*?)\)", path.read_text(encoding="utf-8"))
     ]
-    assert made == ["plan.noise, os.urandom, settings.noise_kernel"]
+    assert made == ["plan.noise, os.urandom, settings.kernel"]
     names = {f.name for f in dataclasses.fields(PrivacyPlan)} | set(Settings.model_fields)
     assert not [name for name in names if "seed" in name]
 

@@ -6,6 +6,8 @@ bytes in these places have the same verdict. Who is not recognised here is parse
 refused by this and nothing is let in that a parser would refuse.
 """
 
+from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -19,21 +21,17 @@ _MOST_CLIENTS = 1 << 17
 _MOST_KINDS = 64
 
 
-class FamiliarUpdate(NamedTuple):
-    """An update whose header is right for its window; its vector has not been looked at.
+class FamiliarGroup(NamedTuple):
+    """Updates whose headers are right for their window; no vector has been looked at.
 
     Attributes:
-        offset: Where it stands.
-        value: Its bytes.
-        client: The bytes of its client id.
-        start: Where its vector begins.
-        is_below_clip: What it says of its gradient's norm.
+        places: Where they are among those that were looked at, in order.
+        clients: The bytes of each one's client id.
+        is_below_clip: What they say of their gradients' norms.
     """
 
-    offset: int
-    value: bytes
-    client: bytes
-    start: int
+    places: Sequence[int]
+    clients: Sequence[bytes]
     is_below_clip: bool
 
 
@@ -42,9 +40,7 @@ class FamiliarUpdates:
 
     def __init__(self, plan: PrivacyPlan, cluster: int) -> None:
         """Set up; nothing is familiar yet."""
-        self._split = UpdateShape(
-            plan.plan_id, np.dtype(plan.update_dtype), plan.coordinate_count
-        ).split
+        self._shape = UpdateShape(plan.plan_id, np.dtype(plan.update_dtype), plan.coordinate_count)
         self._plan = plan
         self._cluster = cluster
         self._window: int | None = None
@@ -58,27 +54,28 @@ class FamiliarUpdates:
             self._window = window
             self._kinds.clear()
 
-    def learn(self, value: bytes, *, is_below_clip: bool) -> None:
-        """Note an update of the window that has passed all checks."""
-        parts = self._split(value)
-        if parts is not None:
-            if len(self._kinds) >= _MOST_KINDS:
-                self._kinds.clear()
-            self._kinds[parts.rest] = is_below_clip
+    def learn(self, value: bytes, *, is_below_clip: bool) -> bool:
+        """Note an update of the window that has passed all checks; say whether it is new."""
+        rest = self._shape.rest_of(value)
+        if rest is None or rest in self._kinds:
+            return False
+        if len(self._kinds) >= _MOST_KINDS:
+            self._kinds.clear()
+        self._kinds[rest] = is_below_clip
+        return True
 
-    def find(self, offset: int, value: bytes) -> FamiliarUpdate | None:
-        """Return the update, or None where it has to be parsed."""
-        parts = self._split(value)
-        if parts is None:
-            return None
-        client, rest, start = parts
-        is_below_clip = self._kinds.get(rest)
-        if is_below_clip is None:
-            return None
-        known = self._clients.get(client) or self._at_home(client)
-        if known is None:
-            return None
-        return FamiliarUpdate(offset, value, known, start, is_below_clip)
+    def find(self, values: Sequence[bytes]) -> Iterator[FamiliarGroup]:
+        """Find those of ``values`` that need no parser."""
+        for places, clients, rest in self._shape.groups(values):
+            is_below_clip = self._kinds.get(rest)
+            if is_below_clip is None:
+                continue
+            known = list(map(self._clients.get, clients))
+            if None in known:
+                known = [self._clients.get(client) or self._at_home(client) for client in clients]
+                places = list(compress(places, known))
+                known = list(filter(None, known))
+            yield FamiliarGroup(places, known, is_below_clip)
 
     def _at_home(self, client: bytes) -> bytes | None:
         """Return a client that is seen for the first time, if it belongs to the cluster."""

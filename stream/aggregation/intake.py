@@ -7,7 +7,8 @@ and read again in a later pass when the windows before them are sealed.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import compress, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from schemas import ClipState
 from stream.budget.client_budgets import ClientBudgets
 from stream.budget.limits import Forecast
 from stream.clip_progress import clip_norm_of, first_unknown_window
+from stream.privacy.noise_kernel import Kernel
 from stream.privacy.plan import PrivacyPlan
 
 from .open_windows import BatchOutcome as BatchOutcome
@@ -60,6 +62,7 @@ class WindowIntake:
         clip: ClipState | None = None,
         clients: ClientBudgets | None = None,
         forecast: Forecast | None = None,
+        kernel: Kernel = "numpy",
     ) -> None:
         """Begin with ``next_window`` at offset ``position``, nothing counted yet.
 
@@ -73,6 +76,7 @@ class WindowIntake:
             clients: What each client has spent before ``next_window``, where each has a budget.
             forecast: Which windows from ``next_window`` on are released, where that is needed
                 to know what clients will owe.
+            kernel: What adds the vectors up.
 
         Raises:
             ValueError: ``max_open_windows`` is below 2.
@@ -86,7 +90,7 @@ class WindowIntake:
         self._max_open_windows = max_open_windows
         self._clip = clip
         self._forecast = forecast
-        self._open = OpenWindows(plan, cluster, clients)
+        self._open = OpenWindows(plan, cluster, clients, kernel)
         # Windows at or past the limit are left for a later pass over the same records.
         self._limit_window = self._first_window_to_leave()
         self._deferred_offset: int | None = None
@@ -103,29 +107,45 @@ class WindowIntake:
         Records below `position` have been taken already and are passed over.
         """
         outcome = BatchOutcome()
-        position, begin_ms, end_ms, window, is_open = self.position, 0, 0, -1, False
-        for offset, timestamp_ms, value in records:
-            if offset < position:
-                continue
-            position = offset + 1
-            # Without a value it is a head's mark: it says how far the log goes, and no more.
-            if value is None:
-                continue
-            if not begin_ms <= timestamp_ms < end_ms:
-                self._open.finish()
-                window = self._plan.window_of(timestamp_ms)
-                end_ms = self._plan.window_end_ms(window)
-                begin_ms = end_ms - self._plan.window_length_ms
-                is_open = self._begin_window(window, outcome)
-            if is_open:
-                self._open.count(offset, value)
+        if records and records[0][0] < self.position:
+            records = [record for record in records if record[0] >= self.position]
+        for window, offsets, values in self._by_window(records):
+            if self._begin_window(window, outcome):
+                self._open.count(offsets, values)
             else:
-                for _ in updates_of(value):
-                    self._leave(offset, window, outcome)
-        self._open.finish()
-        self.position = position
-        self._furthest = max(self._furthest, position)
+                for offset, value in zip(offsets, values, strict=True):
+                    for _ in updates_of(value):
+                        self._leave(offset, window, outcome)
+        if records:
+            self.position = records[-1][0] + 1
+            self._furthest = max(self._furthest, self.position)
         return outcome
+
+    def _by_window(
+        self, records: Sequence[PlainRecord]
+    ) -> Iterator[tuple[int, Sequence[int], Sequence[bytes]]]:
+        """Yield offsets and values of consecutive records that belong to one window."""
+        offsets, stamps, values = zip(*records, strict=True) if records else ((), (), ())
+        begin = 0
+        while begin < len(stamps):
+            window = self._plan.window_of(stamps[begin])
+            end_ms = self._plan.window_end_ms(window)
+            begin_ms, end = end_ms - self._plan.window_length_ms, len(stamps)
+            # Mostly all are of one window, and it takes two short looks to know that.
+            if begin > 0 or not begin_ms <= min(stamps) <= max(stamps) < end_ms:
+                rest = enumerate(islice(stamps, begin, None), begin)
+                end = next((i for i, at_ms in rest if not begin_ms <= at_ms < end_ms), end)
+            where, what = offsets[begin:end], values[begin:end]
+            # Without a value it is a head's mark: it says how far the log goes, and no more.
+            if None in what:
+                are_updates = [value is not None for value in what]
+                where, what = (
+                    tuple(compress(where, are_updates)),
+                    tuple(compress(what, are_updates)),
+                )
+            if what:
+                yield window, where, what
+            begin = end
 
     def advance(self, offset: int) -> None:
         """Note that the log holds nothing that was not offered below ``offset``."""

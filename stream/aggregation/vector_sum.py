@@ -1,43 +1,32 @@
-"""Exact sums of clients' integer vectors, each one measured while it is added.
-
-The memory is what limits a head, so each vector is read once: block by block it is converted to
-floating point in the processor's cache, squared, and added. Floating point is exact here, and the
-reason is the same each time: every number is an integer, and so is every partial sum, in any
-order; below 2^24 (float32) or 2^53 (float64) they are all represented.
-"""
+"""Exact sums of clients' integer vectors, each one measured while it is added."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.privacy.noise_kernel import Kernel
 from stream.privacy.plan import PrivacyPlan
 
-from .validation import squared_norm
+from .vector_kernel import Sums, VectorKernel, find_kernel
 
-_Work = np.float32 | np.float64
-
-# Coordinates that are converted, squared and added while they are in the cache.
-_BLOCK = 1 << 15
-# BLAS starts threads for longer ones.
-_DOT = 1 << 13
 # Vectors that are short enough to be taken many at a time, and how many coordinates of them.
-SHORT = 1 << 12
-_TOGETHER = 1 << 17
-_MOST_ROWS = 256
+SHORT = 1 << 15
+_TOGETHER = 1 << 18
 
 
 class VectorSum:
     """The sum of a window's vectors; sensitive.
 
-    It is kept in the floating-point type of `VectorAdder`, and in int64 what has outgrown that.
+    It is kept in the kernel's type, and in int64 what has outgrown that.
     """
 
     __slots__ = ("_capacity", "_held", "_overflow", "part")
 
-    def __init__(self, size: int, dtype: np.dtype[_Work], capacity: int) -> None:
+    def __init__(self, size: int, kernel: VectorKernel, capacity: int) -> None:
         """Begin with zeros, shape ``(size,)``; ``capacity`` vectors keep ``part`` exact."""
-        self.part: NDArray[_Work] = np.zeros(size, dtype)
+        self.part: Sums = np.zeros(size, kernel.sum_dtype)
         self._held = 0
         self._capacity = capacity
         self._overflow: NDArray[np.int64] | None = None
@@ -50,15 +39,14 @@ class VectorSum:
             self._held = 0
         self._held += count
 
-    def add(self, vector: NDArray[np.integer]) -> None:
-        """Add a vector that is within bounds."""
-        self.make_room(1)
+    def add(self, vector: NDArray[np.integer] | Sums, count: int = 1) -> None:
+        """Add a vector that is within bounds, or the sum of ``count`` such ones."""
+        self.make_room(count)
         np.add(self.part, vector, out=self.part)
 
-    def add_rows(self, rows: NDArray[_Work]) -> None:
-        """Add vectors that are within bounds, as `VectorAdder.measure` has converted them."""
-        self.make_room(len(rows))
-        np.add(self.part, np.add.reduce(rows, axis=0), out=self.part)
+    def take_back(self, vector: NDArray[np.integer]) -> None:
+        """Undo an addition, which is as exact as all that is done here."""
+        np.subtract(self.part, vector, out=self.part)
 
     def total(self) -> NDArray[np.int64]:
         """Return the sum, shape ``(size,)``, a copy.
@@ -69,92 +57,83 @@ class VectorSum:
         return part if self._overflow is None else np.add(part, self._overflow, out=part)
 
 
-class VectorAdder:
-    """Measures and adds the vectors of one plan; has scratch memory, so one thread at a time."""
+@dataclass(frozen=True, slots=True)
+class MeasuredRows:
+    """Short vectors, whether each is within bounds, and the sum of all, those that are not too."""
 
-    def __init__(self, plan: PrivacyPlan) -> None:
-        """Set up for the plan's type, length and bounds."""
+    rows: NDArray[np.integer]
+    are_within: list[bool]
+    sums: Sums
+
+    def add_to(self, total: VectorSum, kept: Sequence[int] | None = None) -> None:
+        """Add the rows ``kept``, or all, which are within bounds, to ``total``."""
+        if kept is None:
+            total.add(self.sums, len(self.rows))
+        elif kept:
+            total.add(np.add.reduce(self.rows[kept], axis=0, dtype=self.sums.dtype), len(kept))
+
+
+class VectorAdder:
+    """Measures and adds the vectors of one plan; has scratch memory, so one thread at a time.
+
+    Attributes:
+        vector_bytes: The length of a vector in an update, at whose end it stands.
+        is_short: Whether vectors are taken many at a time, by `measure`.
+        rows: How many.
+    """
+
+    def __init__(self, plan: PrivacyPlan, kernel: Kernel = "numpy") -> None:
+        """Set up for the plan's type, length and bounds.
+
+        Raises:
+            ImportError: ``kernel`` is ``"numba"``, and numba is not installed.
+        """
         self._size = plan.coordinate_count
         self._bound = plan.grid_l2_bound**2
         self._dtype = np.dtype(plan.update_dtype)
-        self._lowest = -plan.coordinate_limit
-        # Where the lowest number of the type is the only one that is forbidden.
-        self._forbidden = b"\x80" if plan.update_dtype == "int8" else None
-        self._work: np.dtype[_Work] = np.dtype(np.float32 if self._forbidden else np.float64)
-        self._exact = _exact_below(self._work)
-        self._capacity = _capacity_of(self._work, plan.coordinate_limit)
+        self._kernel = find_kernel(kernel, self._dtype)
+        self._capacity = _capacity_of(self._kernel, plan.coordinate_limit)
+        self.vector_bytes = self._size * self._dtype.itemsize
         self.is_short = self._size <= SHORT
-        self.rows = min(_MOST_ROWS, max(1, _TOGETHER // self._size)) if self.is_short else 1
-        shape = (self.rows, self._size) if self.is_short else (1, min(_BLOCK, self._size))
-        self._scratch: NDArray[_Work] = np.empty(shape, self._work)
+        self.rows = max(1, min(_TOGETHER // self._size, self._capacity))
 
     def new_sum(self) -> VectorSum:
         """Return a sum of nothing."""
-        return VectorSum(self._size, self._work, self._capacity)
+        return VectorSum(self._size, self._kernel, self._capacity)
 
-    def measure(self, vectors: Sequence[bytes]) -> tuple[NDArray[_Work], list[bool]]:
-        """Convert up to `rows` short vectors, and say of each one whether it is within bounds.
+    def measure(self, updates: Sequence[bytes]) -> MeasuredRows:
+        """Add up the vectors of up to `rows` updates, and say which are within bounds."""
+        rows = self._rows_of(updates)
+        sums = np.empty(self._size, self._kernel.sum_dtype)
+        squares = self._kernel.add_rows(rows, sums)
+        return MeasuredRows(rows, [0 <= square <= self._bound for square in squares], sums)
 
-        Returns:
-            Shape ``(len(vectors), size)``, to be used before the next call; and the verdicts.
-        """
-        joined = b"".join(vectors)
-        raw = np.frombuffer(joined, self._dtype).reshape(len(vectors), self._size)
-        rows = self._scratch[: len(vectors)]
-        np.copyto(rows, raw)
-        squares = np.einsum("ij,ij->i", rows, rows).tolist()
-        if not self._may_have_forbidden(joined, 0, raw) and max(squares) < self._exact:
-            return rows, [square <= self._bound for square in squares]
-        return rows, [self._is_within(vector) for vector in raw]
-
-    def add_if_within(self, total: VectorSum, value: bytes, start: int) -> bool:
-        """Add the vector at ``start`` of ``value`` if it is within bounds; say whether it is."""
-        vector = np.frombuffer(value, self._dtype, -1, start)
-        if self._may_have_forbidden(value, start, vector):
-            return False
+    def add_if_within(self, total: VectorSum, update: bytes) -> bool:
+        """Add the vector of an update if it is within bounds; say whether it is."""
+        vector = self._vector_of(update)
         total.make_room(1)
-        square = 0
-        for begin in range(0, self._size, _BLOCK):
-            block = vector[begin : begin + _BLOCK]
-            work = self._scratch[0, : block.size]
-            np.copyto(work, block)
-            square += self._square(work, block)
-            target = total.part[begin : begin + _BLOCK]
-            np.add(target, work, out=target)
-        if square <= self._bound:
+        if 0 <= self._kernel.add_vector(vector, total.part) <= self._bound:
             return True
-        self.take_back(total, value, start)
+        total.take_back(vector)
         return False
 
-    def take_back(self, total: VectorSum, value: bytes, start: int) -> None:
-        """Undo an addition, which is as exact as all that is done here."""
-        vector = np.frombuffer(value, self._dtype, -1, start)
-        np.subtract(total.part, vector, out=total.part)
+    def take_back(self, total: VectorSum, update: bytes) -> None:
+        """Undo `add_if_within`."""
+        total.take_back(self._vector_of(update))
 
-    def _square(self, work: NDArray[_Work], block: NDArray[np.integer]) -> int:
-        square = 0
-        for begin in range(0, work.size, _DOT):
-            piece = work[begin : begin + _DOT]
-            part = float(np.dot(piece, piece))
-            # Partial sums of squares only grow: below the limit at the end, below it throughout.
-            is_exact = part < self._exact
-            square += int(part) if is_exact else squared_norm(block[begin : begin + _DOT])
-        return square
+    def _rows_of(self, updates: Sequence[bytes]) -> NDArray[np.integer]:
+        if self._dtype.itemsize == 1 and len(set(map(len, updates))) == 1:
+            # Each one is copied whole, which costs less than to cut it first.
+            whole = np.frombuffer(b"".join(updates), self._dtype).reshape(len(updates), -1)
+            return whole[:, -self._size :]
+        joined = b"".join([update[-self.vector_bytes :] for update in updates])
+        return np.frombuffer(joined, self._dtype).reshape(len(updates), self._size)
 
-    def _may_have_forbidden(self, value: bytes, start: int, vector: NDArray[np.integer]) -> bool:
-        if self._forbidden is not None:
-            return value.find(self._forbidden, start) >= 0
-        return bool(vector.min() < self._lowest)
-
-    def _is_within(self, vector: NDArray[np.integer]) -> bool:
-        return bool(vector.min() >= self._lowest) and squared_norm(vector) <= self._bound
+    def _vector_of(self, update: bytes) -> NDArray[np.integer]:
+        return np.frombuffer(update, self._dtype, -1, len(update) - self.vector_bytes)
 
 
-def _exact_below(work: np.dtype[_Work]) -> int:
-    """Return the number up to which a floating-point type has every integer."""
-    return 1 << np.finfo(work).nmant + 1
-
-
-def _capacity_of(work: np.dtype[_Work], coordinate_limit: int) -> int:
+def _capacity_of(kernel: VectorKernel, coordinate_limit: int) -> int:
     """Return how many vectors may be added before a coordinate could outgrow the type."""
-    return _exact_below(work) // (coordinate_limit + 1)
+    # One step more than the limit: what is out of bounds is added before it is taken back.
+    return kernel.exact_below // (coordinate_limit + 1)

@@ -1,5 +1,7 @@
 """One window of one cluster while it is open: the exact sum and who is in it."""
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +16,8 @@ class WindowSum:
     All of it is sensitive: it is never logged, exported or stored.
 
     Attributes:
-        first_offset: Offset of the first record of the window, where a replay must begin.
+        first_offset: Offset of the first record of the window, where a replay must begin; negative
+            before there is one.
         vectors: The sum of the clients' vectors.
         client_keys: Who is in the sum, under the numbers of the clients' budgets; empty where
             clients have none.
@@ -47,12 +50,16 @@ class WindowSum:
         """Say whether a client has been counted already; in the bytes that updates have."""
         return client_id in self._client_ids
 
-    def count(self, client_id: bytes, *, is_below_clip: bool) -> None:
-        """Count a client, whose vector is in the sum."""
-        self._client_ids.add(client_id)
-        self._count += self._count_weight
+    def has_any(self, client_ids: set[bytes]) -> bool:
+        """Say whether any of the clients has been counted already."""
+        return not self._client_ids.isdisjoint(client_ids)
+
+    def count(self, client_ids: Collection[bytes], below_clip: int) -> None:
+        """Count clients, whose vectors are in the sum, and so many of them below the clip norm."""
+        self._client_ids.update(client_ids)
+        self._count += self._count_weight * len(client_ids)
         # kappa_b (b - 1/2): a client moves the sum by kappa_b / 2 either way.
-        self._bits += self._bit_step if is_below_clip else -self._bit_step
+        self._bits += self._bit_step * (2 * below_clip - len(client_ids))
 
     @property
     def exact_sum(self) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """Clients, cluster heads and the global model over epochs of adaptive clipping, in process."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
@@ -504,9 +504,9 @@ def test_a_sensitivity_that_forgets_the_bit_weight_is_found():
 def test_bits_that_count_with_their_whole_weight_are_found(monkeypatch):
     count = WindowSum.count
 
-    def count_twice(self: WindowSum, client_id: bytes, *, is_below_clip: bool) -> None:
-        count(self, client_id, is_below_clip=is_below_clip)
-        self._bits += self._bit_step if is_below_clip else -self._bit_step
+    def count_twice(self: WindowSum, client_ids: Collection[bytes], below_clip: int) -> None:
+        count(self, client_ids, below_clip)
+        self._bits += self._bit_step * (2 * below_clip - len(client_ids))
 
     monkeypatch.setattr(WindowSum, "count", count_twice)
     with pytest.raises(AssertionError):

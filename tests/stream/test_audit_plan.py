@@ -74,5 +74,5 @@ def test_what_canaries_send_is_accepted_and_sums_to_what_is_said(name):
             assert check_update(update, game, 0, 0, clip_norm) is None
             assert not window.has(update.client_id.encode())
             window.vectors.add(update.vector)
-            window.count(update.client_id.encode(), is_below_clip=update.is_below_clip)
+            window.count([update.client_id.encode()], int(update.is_below_clip))
     assert window.exact_sum.tolist() == (3 * canary_sum(game, 2 * vector, 2)).tolist()

@@ -43,12 +43,39 @@ def updates():
     return found
 
 
+def find(updates, value):
+    """Return how one update is recognised, alone: its client and its clip bit, or None."""
+    found = [
+        (client, group.is_below_clip)
+        for group in updates.find([value])
+        for place, client in zip(group.places, group.clients, strict=True)
+        if place == 0
+    ]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
 def test_another_client_with_the_same_header_is_recognised(updates):
     value = encode_update(replace(GOOD, client_id="north/two", vector=-GOOD.vector))
-    update = updates.find(7, value)
-    assert (update.offset, update.value, update.client) == (7, value, b"north/two")
-    assert value[update.start :] == (-GOOD.vector).tobytes()
-    assert not update.is_below_clip
+    assert find(updates, value) == (b"north/two", False)
+
+
+def test_many_are_recognised_at_once_and_each_keeps_its_place(updates):
+    below = replace(GOOD, clip_norm=2.0, is_below_clip=True)
+    assert updates.learn(encode_update(below), is_below_clip=True)
+    good = [replace(GOOD, client_id=f"north/{n}") for n in range(8, 12)]
+    strange = [replace(GOOD, model_version=4), replace(GOOD, client_id="south/1")]
+    sent = [good[0], strange[0], good[1], below, strange[1], good[2], good[3], GOOD]
+    found = {
+        place: (client, group.is_below_clip)
+        for group in updates.find([*map(encode_update, sent), b"", b"garbage"])
+        for place, client in zip(group.places, group.clients, strict=True)
+    }
+    assert found == {
+        place: (each.client_id.encode(), each.is_below_clip)
+        for place, each in enumerate(sent)
+        if each not in strange
+    }
 
 
 @pytest.mark.parametrize(
@@ -66,26 +93,26 @@ def test_another_client_with_the_same_header_is_recognised(updates):
     ],
 )
 def test_what_differs_is_left_to_the_parser(updates, changes):
-    assert updates.find(7, encode_update(replace(GOOD, **changes))) is None
+    assert find(updates, encode_update(replace(GOOD, **changes))) is None
 
 
 def test_a_client_id_that_is_no_text_is_left_to_the_parser(updates):
     value = encode_update(replace(GOOD, client_id="north/a"))
-    assert updates.find(7, value.replace(b"north/a", b"north/\xff")) is None
+    assert find(updates, value.replace(b"north/a", b"north/\xff")) is None
 
 
 def test_each_kind_is_known_with_what_it_says_of_its_norm(updates):
     for is_below in (True, False):
         value = encode_update(replace(GOOD, clip_norm=2.0, is_below_clip=is_below))
         updates.learn(value, is_below_clip=is_below)
-        assert updates.find(7, value).is_below_clip is is_below
+        assert find(updates, value) == (b"north/1", is_below)
 
 
 def test_what_is_right_in_one_window_is_unknown_in_the_next(updates):
     updates.begin_window(5)
-    assert updates.find(7, encode_update(GOOD)) is not None
+    assert find(updates, encode_update(GOOD)) is not None
     updates.begin_window(6)
-    assert updates.find(7, encode_update(GOOD)) is None
+    assert find(updates, encode_update(GOOD)) is None
 
 
 def test_many_kinds_do_not_make_it_grow(updates):
@@ -97,10 +124,10 @@ def test_many_kinds_do_not_make_it_grow(updates):
 def test_many_clients_do_not_make_it_grow(updates, monkeypatch):
     monkeypatch.setattr(familiar, "_MOST_CLIENTS", 10)
     for n in range(55):
-        assert updates.find(n, encode_update(replace(GOOD, client_id=f"north/{n}"))) is not None
+        assert find(updates, encode_update(replace(GOOD, client_id=f"north/{n}"))) is not None
     assert len(updates._clients) == 5
 
 
 def test_a_client_is_one_object_however_often_it_comes(updates):
-    first, second = (updates.find(n, encode_update(GOOD)).client for n in range(2))
+    first, second = (find(updates, encode_update(GOOD))[0] for _ in range(2))
     assert first is second

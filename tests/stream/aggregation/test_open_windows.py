@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels import KERNELS
 
 from schemas import ClipState, Update, encode_update, encode_update_batch
-from stream.aggregation import vector_sum
+from stream.aggregation import open_windows, vector_sum
 from stream.aggregation.familiar import FamiliarUpdates
 from stream.aggregation.intake import WindowIntake
 from stream.aggregation.open_windows import OpenWindows
 from stream.aggregation.validation import Reason
 from stream.budget.client_budgets import ClientBudgets
 from stream.privacy.adaptive_clipping import ClippingSpec
+from stream.privacy.noise_kernel import Kernel
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
 
 PLAIN = PrivacyPlan(
@@ -54,7 +56,7 @@ VECTORS = (
 )
 
 
-def intake_of(plan: PrivacyPlan) -> WindowIntake:
+def intake_of(plan: PrivacyPlan, kernel: Kernel = "numpy") -> WindowIntake:
     clip = None if plan.clipping is None else ClipState(1.0, 0.0, 0, 0)
     clients = ClientBudgets(plan.cap_units) if plan.scope == "client" else None
     return WindowIntake(
@@ -65,6 +67,7 @@ def intake_of(plan: PrivacyPlan) -> WindowIntake:
         max_open_windows=3,
         clip=clip,
         clients=clients,
+        kernel=kernel,
     )
 
 
@@ -98,9 +101,9 @@ def value_of(plan: PrivacyPlan, what) -> bytes | None:
     )
 
 
-def judged(plan: PrivacyPlan, log, size: int) -> list[object]:
+def judged(plan: PrivacyPlan, log, size: int, kernel: Kernel = "numpy") -> list[object]:
     """Everything that an intake makes of a log, offered in batches of ``size``."""
-    intake = intake_of(plan)
+    intake = intake_of(plan, kernel)
     outcomes = [intake.offer(log[begin : begin + size]) for begin in range(0, len(log), size)]
     seen: list[object] = [
         sum(outcome.accepted for outcome in outcomes),
@@ -112,11 +115,19 @@ def judged(plan: PrivacyPlan, log, size: int) -> list[object]:
     return seen
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("shortest_long", [4, 10_000])
 @pytest.mark.parametrize("name", PLANS)
-@given(drawn=st.lists(records, max_size=60), size=st.sampled_from([1, 7, 100]))
-@settings(max_examples=60)
-def test_together_or_alone_is_the_same(name, shortest_long, drawn, size):
+@given(
+    drawn=st.lists(records, max_size=60),
+    size=st.sampled_from([1, 7, 100]),
+    looked_at=st.sampled_from([3, 512]),
+    measured=st.sampled_from([20, 10_000]),
+)
+@settings(max_examples=40)
+def test_together_or_alone_is_the_same(
+    name, shortest_long, kernel, drawn, size, looked_at, measured
+):
     plan = PLANS[name]
     log = [
         (offset, plan.window_end_ms(window) - 1, value_of(plan, what))
@@ -124,9 +135,11 @@ def test_together_or_alone_is_the_same(name, shortest_long, drawn, size):
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vector_sum, "SHORT", shortest_long)
-        together = judged(plan, log, size)
-        patch.setattr(FamiliarUpdates, "find", lambda *_: None)
-        assert together == judged(plan, log, len(log) or 1)
+        patch.setattr(vector_sum, "_TOGETHER", measured)
+        patch.setattr(open_windows, "_TOGETHER", looked_at)
+        together = judged(plan, log, size, kernel)
+        patch.setattr(FamiliarUpdates, "find", lambda *_: ())
+        assert together == judged(plan, log, 1)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -157,13 +170,13 @@ def test_in_a_batch_or_by_itself_is_the_same(name, drawn, sizes):
 
 def test_most_updates_need_no_parser(monkeypatch):
     parsed = []
-    count = OpenWindows._count_parsed
+    parse = OpenWindows._parse
 
-    def counted(self, *arguments):
+    def noted(self, *arguments):
         parsed.append(arguments)
-        count(self, *arguments)
+        return parse(self, *arguments)
 
-    monkeypatch.setattr(OpenWindows, "_count_parsed", counted)
+    monkeypatch.setattr(OpenWindows, "_parse", noted)
     log = [
         (n, PLAIN.window_end_ms(1) - 1, value_of(PLAIN, (f"north/{n}", VECTORS[0], 1, 0.0, False)))
         for n in range(1000)
@@ -178,7 +191,7 @@ def test_a_flood_of_duplicates_needs_no_parser_either(monkeypatch):
     log = [(n, PLAIN.window_end_ms(1) - 1, value) for n in range(1000)]
     intake = intake_of(PLAIN)
     assert intake.offer(log[:1]).accepted == 1
-    monkeypatch.setattr(OpenWindows, "_count_parsed", None)
+    monkeypatch.setattr(OpenWindows, "_parse", None)
     outcome = intake.offer(log)
     assert [each.rejection.reason for each in outcome.rejected] == [Reason.DUPLICATE] * 999
     assert intake.exact_sum().tolist() == [*VECTORS[0], 10]

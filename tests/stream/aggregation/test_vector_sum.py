@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels import KERNELS
 
 from stream.aggregation import vector_sum
+from stream.aggregation.vector_kernel import find_kernel
 from stream.aggregation.vector_sum import VectorAdder
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
 
@@ -50,13 +52,14 @@ def squared(vector) -> int:
 
 
 def add(adder, total, vector, pad=b"abc") -> bool:
-    """Add one vector as the plan's kind of vector is added."""
+    """Add one vector, which stands at the end of a message, as the plan's kind is added."""
+    update = pad + vector.tobytes()
     if adder.is_short:
-        rows, (is_within,) = adder.measure([vector.tobytes()])
-        if is_within:
-            total.add_rows(rows)
+        measured = adder.measure([update])
+        (is_within,) = measured.are_within
+        measured.add_to(total, None if is_within else [])
         return is_within
-    return adder.add_if_within(total, pad + vector.tobytes(), len(pad))
+    return adder.add_if_within(total, update)
 
 
 @pytest.mark.parametrize("dimension", [5, LONG])
@@ -127,13 +130,13 @@ def test_more_vectors_than_floating_point_holds_are_summed_exactly(
     assert total.total().tolist() == [51 * (1 - largest)] * dimension
 
 
-@pytest.mark.parametrize(
-    ("work", "limit", "largest"), [(np.float32, 127, 2**24), (np.float64, 32767, 2**53)]
-)
-def test_the_capacity_is_what_floating_point_holds(work, limit, largest):
-    assert vector_sum._capacity_of(np.dtype(work), limit) * limit < largest
-    assert work(largest - 1) + work(1) == largest
-    assert work(largest) + work(1) == largest, "from here on integers are missing"
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_the_capacity_leaves_room_for_one_that_is_out_of_bounds(kernel, dtype):
+    kernel, limit = find_kernel(kernel, np.dtype(dtype)), np.iinfo(dtype).max
+    capacity = vector_sum._capacity_of(kernel, limit)
+    assert (capacity - 1) * limit + limit + 1 <= kernel.exact_below
+    assert capacity > 100_000
 
 
 def test_what_is_taken_back_leaves_no_trace():
@@ -142,12 +145,12 @@ def test_what_is_taken_back_leaves_no_trace():
     first, second = (np.random.default_rng(n).integers(-127, 128, LONG, np.int8) for n in range(2))
     assert add(adder, total, first)
     assert add(adder, total, second)
-    adder.take_back(total, b"xy" + second.tobytes(), 2)
+    adder.take_back(total, b"xy" + second.tobytes())
     assert total.total().tolist() == first.tolist()
 
 
 @pytest.mark.parametrize("dimension", [5, LONG])
-def test_the_lowest_number_of_the_type_is_refused_wherever_it_stands(dimension):
+def test_the_lowest_number_of_the_type_is_refused_and_leaves_nothing(dimension):
     adder = VectorAdder(plan(dimension=dimension))
     for at in (0, dimension // 2, dimension - 1):
         vector = np.zeros(dimension, np.int8)
@@ -156,5 +159,21 @@ def test_the_lowest_number_of_the_type_is_refused_wherever_it_stands(dimension):
         assert not add(adder, total, vector)
         assert not total.total().any()
     # Before the vector it is only a byte.
-    if not adder.is_short:
-        assert add(adder, adder.new_sum(), np.zeros(dimension, np.int8), b"\x80")
+    assert add(adder, adder.new_sum(), np.zeros(dimension, np.int8), b"\x80")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("pads", [[b"ab"] * 5, [b"a", b"bcd", b"", b"e", b"f"]])
+def test_of_rows_that_were_measured_together_any_part_can_be_added(kernel, dtype, pads):
+    adder = VectorAdder(plan(dtype, bound=30), kernel)
+    vectors = np.random.default_rng(3).integers(-20, 21, (5, 5), dtype)
+    measured = adder.measure(
+        [pad + vector.tobytes() for pad, vector in zip(pads, vectors, strict=True)]
+    )
+    assert measured.are_within == [squared(vector) <= 900 for vector in vectors]
+    assert {True, False} == set(measured.are_within)
+    kept = [row for row in range(5) if measured.are_within[row]][1:]
+    total = adder.new_sum()
+    measured.add_to(total, kept)
+    assert total.total().tolist() == vectors[kept].sum(axis=0, dtype=np.int64).tolist()

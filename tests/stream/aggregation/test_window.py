@@ -46,7 +46,7 @@ def window_of(plan: PrivacyPlan, first_offset: int) -> WindowSum:
 
 def add(total: WindowSum, counted: Update) -> None:
     total.vectors.add(counted.vector)
-    total.count(counted.client_id.encode(), is_below_clip=counted.is_below_clip)
+    total.count([counted.client_id.encode()], int(counted.is_below_clip))
 
 
 def test_an_empty_window_is_all_zeros():

@@ -1,0 +1,119 @@
+"""Adding and measuring integer vectors, where a head's time goes, and the choice of who does it.
+
+Kernels differ in speed alone. The memory is what limits them, so each vector is read once.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.privacy.noise_kernel import Kernel
+
+from .validation import squared_norm
+
+# Coordinates that are converted, squared and added while they are in the cache.
+_BLOCK = 1 << 15
+# BLAS starts threads for longer ones.
+_DOT = 1 << 13
+
+Sums = NDArray[np.float32 | np.float64] | NDArray[np.int32 | np.int64]
+
+
+class VectorKernel(Protocol):
+    """Adds vectors of one type, int8 or int16, and measures them on the way.
+
+    Attributes:
+        sum_dtype: The type of sums, in which integers below ``exact_below`` are exact.
+        exact_below: See there.
+    """
+
+    sum_dtype: np.dtype[np.generic]
+    exact_below: int
+
+    def add_rows(self, rows: NDArray[np.integer], sums: Sums) -> list[int]:
+        """Write the sum of short vectors to ``sums``.
+
+        Args:
+            rows: The vectors, shape ``(n, size)``.
+            sums: Shape ``(size,)``; what it holds does not matter.
+
+        Returns:
+            The squared norm of each; -1 where it has the lowest number of its type.
+        """
+
+    def add_vector(self, vector: NDArray[np.integer], sums: Sums) -> int:
+        """Add a long vector to ``sums``, always; return its squared norm, or -1 as above."""
+
+
+def find_kernel(kernel: Kernel, dtype: np.dtype[np.int8 | np.int16]) -> VectorKernel:
+    """Return what adds vectors of type ``dtype``.
+
+    Raises:
+        ValueError: there is no such kernel.
+        ImportError: numba is asked for and not installed; the message names the extra.
+    """
+    if kernel == "numpy":
+        return NumpyKernel(dtype)
+    if kernel != "numba":
+        raise ValueError(f"no kernel is named {kernel!r}: write 'numpy' or 'numba'")
+    try:
+        from .vector_numba import NumbaKernel
+    except ImportError as error:
+        raise ImportError("kernel 'numba': install sdp-stream[fast], or use 'numpy'") from error
+    return NumbaKernel(dtype)
+
+
+class NumpyKernel:
+    """Block by block in floating point, which is exact here, for the same reason each time.
+
+    Every number is an integer, and so is every partial sum, in any order; below 2^24 (float32)
+    or 2^53 (float64) all of them are represented.
+    """
+
+    def __init__(self, dtype: np.dtype[np.int8 | np.int16]) -> None:
+        """Set up for vectors of type ``dtype``; has scratch memory, so one thread at a time."""
+        self.sum_dtype = np.dtype(np.float32 if dtype == np.int8 else np.float64)
+        self.exact_below = 1 << np.finfo(self.sum_dtype).nmant + 1
+        self._lowest = np.iinfo(dtype).min
+        self._scratch = np.empty(0, self.sum_dtype)
+
+    def add_rows(self, rows: NDArray[np.integer], sums: Sums) -> list[int]:
+        """See `VectorKernel`."""
+        work = self._work(rows.size).reshape(rows.shape)
+        np.copyto(work, rows)
+        np.add.reduce(work, axis=0, out=sums)
+        squares = [int(square) for square in np.einsum("ij,ij->i", work, work).tolist()]
+        # Partial sums of squares only grow: below the limit at the end, below it throughout.
+        if max(squares, default=0) >= self.exact_below:
+            squares = [squared_norm(row) for row in rows]
+        if rows.size and int(rows.min()) == self._lowest:
+            is_refused = (rows == self._lowest).any(axis=1).tolist()
+            squares = [-1 if no else square for no, square in zip(is_refused, squares, strict=True)]
+        return squares
+
+    def add_vector(self, vector: NDArray[np.integer], sums: Sums) -> int:
+        """See `VectorKernel`."""
+        square = 0
+        for begin in range(0, vector.size, _BLOCK):
+            block = vector[begin : begin + _BLOCK]
+            work = self._work(block.size)
+            np.copyto(work, block)
+            square += self._square(work, block)
+            target = sums[begin : begin + _BLOCK]
+            np.add(target, work, out=target)
+        return -1 if int(vector.min()) == self._lowest else square
+
+    def _work(self, size: int) -> NDArray[np.float32 | np.float64]:
+        if self._scratch.size < size:
+            self._scratch = np.empty(size, self.sum_dtype)
+        return self._scratch[:size]
+
+    def _square(self, work: NDArray[np.floating], block: NDArray[np.integer]) -> int:
+        square = 0
+        for begin in range(0, work.size, _DOT):
+            piece = work[begin : begin + _DOT]
+            part = float(np.dot(piece, piece))
+            is_exact = part < self.exact_below
+            square += int(part) if is_exact else squared_norm(block[begin : begin + _DOT])
+        return square
