@@ -17,7 +17,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -177,19 +177,19 @@ class PartitionFeed(Service):
         # poll() waits for one message only; what else has arrived comes with it.
         return [first, *consumer.consume(self._batch_records - 1, 0)]
 
-    def _deliver(self, messages: Iterable[Message]) -> None:
+    def _deliver(self, messages: list[Message]) -> None:
         by_partition: dict[int | None, list[Message]] = {}
         ends: dict[int, int] = {}
-        for message in messages:
-            partition = message.partition()
-            if message.error() is None:
-                # Not setdefault: it would make a list for each message.
-                if partition in by_partition:
-                    by_partition[partition].append(message)
-                else:
-                    by_partition[partition] = [message]
-            elif partition is not None and partition in self._epoch_by_partition:
-                self._take_event(partition, message, ends)
+        partitions = [message.partition() for message in messages]
+        if len(set(partitions)) == 1 and not any(map(Message.error, messages)):
+            # As nearly always under load, and one by one is what takes longest here.
+            by_partition[partitions[0]] = messages
+        else:
+            for partition, message in zip(partitions, messages, strict=True):
+                if message.error() is None:
+                    by_partition.setdefault(partition, []).append(message)
+                elif partition is not None and partition in self._epoch_by_partition:
+                    self._take_event(partition, message, ends)
         for partition in {*by_partition, *ends}:
             # What is no longer ours is left to its new owner.
             if partition is not None and partition in self._epoch_by_partition:

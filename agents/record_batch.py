@@ -51,14 +51,14 @@ def plain_records(
         WrongTimestampsError: a record carries its producer's own time, and it is not said that
             any time will do.
     """
-    stamps = [message.timestamp() for message in messages]
-    if not unsafe_any_timestamps and any(kind != TIMESTAMP_LOG_APPEND_TIME for kind, _ in stamps):
+    if not messages:
+        return []
+    kinds, times = zip(*[message.timestamp() for message in messages], strict=True)
+    if not unsafe_any_timestamps and kinds.count(TIMESTAMP_LOG_APPEND_TIME) < len(kinds):
         raise WrongTimestampsError(
             f"{messages[0].topic()} does not stamp records with the broker's time: set "
             "message.timestamp.type=LogAppendTime on the topic (sdp topics create does)"
         )
-    return [
-        (offset, timestamp_ms, message.value())
-        for message, (_, timestamp_ms) in zip(messages, stamps, strict=True)
-        if (offset := message.offset()) is not None
-    ]
+    offsets = [message.offset() for message in messages]
+    values = [message.value() for message in messages]
+    return list(zip(offsets, times, values, strict=True))

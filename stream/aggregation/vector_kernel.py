@@ -31,11 +31,12 @@ class VectorKernel(Protocol):
     sum_dtype: np.dtype[np.generic]
     exact_below: int
 
-    def add_rows(self, rows: NDArray[np.integer], sums: Sums) -> list[int]:
+    def add_rows(self, coordinates: NDArray[np.integer], step: int, sums: Sums) -> list[int]:
         """Write the sum of short vectors to ``sums``.
 
         Args:
-            rows: The vectors, shape ``(n, size)``.
+            coordinates: Shape ``(n * step,)``; each ``step`` of them end with a vector.
+            step: At least ``size``.
             sums: Shape ``(size,)``; what it holds does not matter.
 
         Returns:
@@ -64,6 +65,11 @@ def find_kernel(kernel: Kernel, dtype: np.dtype[np.int8 | np.int16]) -> VectorKe
     return NumbaKernel(dtype)
 
 
+def rows_of(coordinates: NDArray[np.integer], step: int, size: int) -> NDArray[np.integer]:
+    """Return the vectors at the end of each ``step`` coordinates, shape ``(n, size)``; a view."""
+    return coordinates.reshape(-1, step)[:, step - size :]
+
+
 class NumpyKernel:
     """Block by block in floating point, which is exact here, for the same reason each time.
 
@@ -78,8 +84,9 @@ class NumpyKernel:
         self._lowest = np.iinfo(dtype).min
         self._scratch = np.empty(0, self.sum_dtype)
 
-    def add_rows(self, rows: NDArray[np.integer], sums: Sums) -> list[int]:
+    def add_rows(self, coordinates: NDArray[np.integer], step: int, sums: Sums) -> list[int]:
         """See `VectorKernel`."""
+        rows = rows_of(coordinates, step, sums.size)
         work = self._work(rows.size).reshape(rows.shape)
         np.copyto(work, rows)
         np.add.reduce(work, axis=0, out=sums)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from importlib import import_module
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 # Not "import numba": type checks must come out the same with and without the extra.
@@ -61,26 +60,25 @@ class NumbaKernel:
     """One compiled pass over each vector."""
 
     def __init__(self, dtype: np.dtype[np.int8 | np.int16]) -> None:
-        """Set up for vectors of type ``dtype``."""
+        """Set up for vectors of type ``dtype``; has scratch memory, so one thread at a time."""
         self._add, self.sum_dtype = _BY_TYPE[dtype.name]
         self.exact_below = np.iinfo(self.sum_dtype).max
         self._lowest = np.iinfo(dtype).min
+        self._square = np.empty(1, np.int64)
 
-    def add_rows(self, rows: NDArray[np.integer], sums: NDArray[np.integer]) -> list[int]:
+    def add_rows(
+        self, coordinates: NDArray[np.integer], step: int, sums: NDArray[np.integer]
+    ) -> list[int]:
         """See `VectorKernel`."""
         sums[:] = 0
-        return self._add_to(rows, sums)
+        squares = np.full(coordinates.size // step, self._lowest, np.int64)
+        self._add(coordinates[step - sums.size :], step, sums, squares)
+        as_list: list[int] = squares.tolist()
+        return as_list
 
     def add_vector(self, vector: NDArray[np.integer], sums: NDArray[np.integer]) -> int:
         """See `VectorKernel`."""
         aligned = vector if vector.flags.aligned else vector.copy()
-        return self._add_to(aligned[np.newaxis], sums)[0]
-
-    def _add_to(self, rows: NDArray[np.integer], sums: NDArray[np.integer]) -> list[int]:
-        squares = np.full(len(rows), self._lowest, np.int64)
-        step = rows.strides[0] // rows.itemsize
-        # From the first coordinate of the first row to the last one of the last row.
-        flat = as_strided(rows, ((len(rows) - 1) * step + rows.shape[1],), (rows.itemsize,))
-        self._add(flat, step, sums, squares)
-        squares_as_list: list[int] = squares.tolist()
-        return squares_as_list
+        self._square[0] = self._lowest
+        self._add(aligned, aligned.size, sums, self._square)
+        return int(self._square[0])

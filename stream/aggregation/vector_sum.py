@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from stream.privacy.noise_kernel import Kernel
 from stream.privacy.plan import PrivacyPlan
 
-from .vector_kernel import Sums, VectorKernel, find_kernel
+from .vector_kernel import Sums, VectorKernel, find_kernel, rows_of
 
 # Vectors that are short enough to be taken many at a time, and how many coordinates of them.
-SHORT = 1 << 15
+SHORT = 1 << 12
 _TOGETHER = 1 << 18
 
 
@@ -103,10 +103,17 @@ class VectorAdder:
 
     def measure(self, updates: Sequence[bytes]) -> MeasuredRows:
         """Add up the vectors of up to `rows` updates, and say which are within bounds."""
-        rows = self._rows_of(updates)
+        if self._dtype.itemsize == 1 and len(set(map(len, updates))) == 1:
+            # Each one is copied whole, which costs less than to cut it first.
+            joined, step = b"".join(updates), len(updates[0])
+        else:
+            joined = b"".join([update[-self.vector_bytes :] for update in updates])
+            step = self._size
+        coordinates = np.frombuffer(joined, self._dtype)
         sums = np.empty(self._size, self._kernel.sum_dtype)
-        squares = self._kernel.add_rows(rows, sums)
-        return MeasuredRows(rows, [0 <= square <= self._bound for square in squares], sums)
+        squares = self._kernel.add_rows(coordinates, step, sums)
+        are_within = [0 <= square <= self._bound for square in squares]
+        return MeasuredRows(rows_of(coordinates, step, self._size), are_within, sums)
 
     def add_if_within(self, total: VectorSum, update: bytes) -> bool:
         """Add the vector of an update if it is within bounds; say whether it is."""
@@ -120,14 +127,6 @@ class VectorAdder:
     def take_back(self, total: VectorSum, update: bytes) -> None:
         """Undo `add_if_within`."""
         total.take_back(self._vector_of(update))
-
-    def _rows_of(self, updates: Sequence[bytes]) -> NDArray[np.integer]:
-        if self._dtype.itemsize == 1 and len(set(map(len, updates))) == 1:
-            # Each one is copied whole, which costs less than to cut it first.
-            whole = np.frombuffer(b"".join(updates), self._dtype).reshape(len(updates), -1)
-            return whole[:, -self._size :]
-        joined = b"".join([update[-self.vector_bytes :] for update in updates])
-        return np.frombuffer(joined, self._dtype).reshape(len(updates), self._size)
 
     def _vector_of(self, update: bytes) -> NDArray[np.integer]:
         return np.frombuffer(update, self._dtype, -1, len(update) - self.vector_bytes)

@@ -43,6 +43,7 @@ class Backlog:
         clients: int,
         windows: int,
         per_message: int = 1,
+        kernel: str = "numba",
     ) -> None:
         self.deployment = Deployment(
             servers,
@@ -60,12 +61,18 @@ class Backlog:
                 topic_prefix=f"bench-{dimension}-{per_message}-{os.getpid()}",
             ),
             folder,
+            settings={"SDP_KERNEL": kernel},
         )
         self.count = clients * windows
         self.dimension = dimension
         head = DurableHead(self.deployment)
         head.open()
-        self._genesis = self.deployment.read(self.deployment.names.ledger)[0].value()
+        # Committed is not yet visible.
+        (genesis,) = self.deployment.eventually(
+            "the first record can be read",
+            lambda: self.deployment.read(self.deployment.names.ledger),
+        )
+        self._genesis = genesis.value()
         self._produce(clients, windows, per_message)
 
     def run_head(self) -> dict[str, float]:
