@@ -59,6 +59,7 @@ def plain_records(
             f"{messages[0].topic()} does not stamp records with the broker's time: set "
             "message.timestamp.type=LogAppendTime on the topic (sdp topics create does)"
         )
-    offsets = [message.offset() for message in messages]
+    # Who has no error has an offset: 0 stands for what cannot be.
+    offsets = [message.offset() or 0 for message in messages]
     values = [message.value() for message in messages]
     return list(zip(offsets, times, values, strict=True))

@@ -119,9 +119,9 @@ class UpdateShape:
         """Say which have another shape: all of them at once, for there may be many."""
         begin = self._client_at
         lengths = heads[:, begin - 1]
-        return (
-            (heads[:, : begin - 1] != np.frombuffer(fixed, np.uint8)).any(axis=1)
-            | (heads[:, end:] != np.frombuffer(self._vector_start, np.uint8)).any(axis=1)
-            | (lengths == 0)
-            | (lengths > end - begin)
+        are_bad: NDArray[np.bool_] = (heads[:, : begin - 1] != np.frombuffer(fixed, np.uint8)).any(
+            axis=1
         )
+        are_bad |= (heads[:, end:] != np.frombuffer(self._vector_start, np.uint8)).any(axis=1)
+        are_bad |= (lengths == 0) | (lengths > end - begin)
+        return are_bad

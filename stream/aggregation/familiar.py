@@ -74,8 +74,7 @@ class FamiliarUpdates:
             if None in known:
                 known = [self._clients.get(client) or self._at_home(client) for client in clients]
                 places = list(compress(places, known))
-                known = list(filter(None, known))
-            yield FamiliarGroup(places, known, is_below_clip)
+            yield FamiliarGroup(places, list(filter(None, known)), is_below_clip)
 
     def _at_home(self, client: bytes) -> bytes | None:
         """Return a client that is seen for the first time, if it belongs to the cluster."""

@@ -17,7 +17,8 @@ _BLOCK = 1 << 15
 # BLAS starts threads for longer ones.
 _DOT = 1 << 13
 
-Sums = NDArray[np.float32 | np.float64] | NDArray[np.int32 | np.int64]
+Number = np.float32 | np.float64 | np.int32 | np.int64
+Sums = NDArray[Number]
 
 
 class VectorKernel(Protocol):
@@ -28,7 +29,7 @@ class VectorKernel(Protocol):
         exact_below: See there.
     """
 
-    sum_dtype: np.dtype[np.generic]
+    sum_dtype: np.dtype[Number]
     exact_below: int
 
     def add_rows(self, coordinates: NDArray[np.integer], step: int, sums: Sums) -> list[int]:
@@ -79,10 +80,11 @@ class NumpyKernel:
 
     def __init__(self, dtype: np.dtype[np.int8 | np.int16]) -> None:
         """Set up for vectors of type ``dtype``; has scratch memory, so one thread at a time."""
-        self.sum_dtype = np.dtype(np.float32 if dtype == np.int8 else np.float64)
-        self.exact_below = 1 << np.finfo(self.sum_dtype).nmant + 1
+        work = np.float32 if dtype == np.int8 else np.float64
+        self.sum_dtype: np.dtype[Number] = np.dtype(work)
+        self.exact_below = 1 << np.finfo(work).nmant + 1
         self._lowest = np.iinfo(dtype).min
-        self._scratch = np.empty(0, self.sum_dtype)
+        self._scratch: Sums = np.empty(0, self.sum_dtype)
 
     def add_rows(self, coordinates: NDArray[np.integer], step: int, sums: Sums) -> list[int]:
         """See `VectorKernel`."""
@@ -111,12 +113,12 @@ class NumpyKernel:
             np.add(target, work, out=target)
         return -1 if int(vector.min()) == self._lowest else square
 
-    def _work(self, size: int) -> NDArray[np.float32 | np.float64]:
+    def _work(self, size: int) -> Sums:
         if self._scratch.size < size:
             self._scratch = np.empty(size, self.sum_dtype)
         return self._scratch[:size]
 
-    def _square(self, work: NDArray[np.floating], block: NDArray[np.integer]) -> int:
+    def _square(self, work: Sums, block: NDArray[np.integer]) -> int:
         square = 0
         for begin in range(0, work.size, _DOT):
             piece = work[begin : begin + _DOT]

@@ -13,31 +13,47 @@ from numpy.typing import NDArray
 _numba = import_module("numba")
 _types = _numba.types
 
+# So many squares of int8 fit in int32, which a processor adds twice as fast as int64.
+_BLOCK = 1 << 13
 
-def _add(
-    coordinates: NDArray[np.integer],
-    step: int,
-    sums: NDArray[np.integer],
-    squares: NDArray[np.int64],
-) -> None:
-    """Add the vectors that begin every ``step`` coordinates to ``sums``.
-
-    ``squares`` holds the lowest number of their type for each vector; it is replaced by the squared
-    norm, or by -1 where the vector has that number.
-    """
-    for row in range(squares.size):
-        vector = coordinates[row * step : row * step + sums.size]
-        square = 0
-        lowest = 0
-        for i in range(sums.size):
-            value = np.int32(vector[i])
-            sums[i] += value
-            square += value * value
-            lowest = min(lowest, value)
-        squares[row] = square if lowest > squares[row] else -1
+Number = np.float32 | np.float64 | np.int32 | np.int64
+Sums = NDArray[Number]
+_Add = Callable[[NDArray[np.integer], int, Sums, NDArray[np.int64]], None]
 
 
-def _compiled(vectors: object, sums: object) -> Callable[..., None]:
+def add_with(number: type[np.int32 | np.int64]) -> _Add:
+    """Return what adds and measures vectors, a block's squares being summed as ``number``."""
+
+    def add(
+        coordinates: NDArray[np.integer],
+        step: int,
+        sums: Sums,
+        squares: NDArray[np.int64],
+    ) -> None:
+        """Add the vectors that begin every ``step`` coordinates to ``sums``.
+
+        ``squares`` holds the lowest number of their type for each vector; it is replaced by the
+        squared norm, or by -1 where the vector has that number.
+        """
+        for row in range(squares.size):
+            vector = coordinates[row * step : row * step + sums.size]
+            total = 0
+            lowest = np.int32(0)
+            for begin in range(0, sums.size, _BLOCK):
+                block, target = vector[begin : begin + _BLOCK], sums[begin : begin + _BLOCK]
+                square = number(0)
+                for i in range(block.size):
+                    value = np.int32(block[i])
+                    target[i] += value
+                    square = number(square + np.int32(value * value))
+                    lowest = np.int32(min(lowest, value))
+                total += int(square)
+            squares[row] = total if lowest > squares[row] else -1
+
+    return add
+
+
+def _compiled(vectors: object, sums: object, number: type[np.int32 | np.int64]) -> _Add:
     # Compiled here, so that no update waits for the compiler; not cached on disk, since a service
     # may have no directory to write to.
     signature = _types.void(
@@ -46,13 +62,13 @@ def _compiled(vectors: object, sums: object) -> Callable[..., None]:
         _types.Array(sums, 1, "C"),
         _types.int64[::1],
     )
-    compiled: Callable[..., None] = _numba.njit(signature, nogil=True)(_add)
+    compiled: _Add = _numba.njit(signature, nogil=True)(add_with(number))
     return compiled
 
 
-_BY_TYPE = {
-    "int8": (_compiled(_types.int8, _types.int32), np.dtype(np.int32)),
-    "int16": (_compiled(_types.int16, _types.int64), np.dtype(np.int64)),
+_BY_TYPE: dict[str, tuple[_Add, type[np.int32 | np.int64]]] = {
+    "int8": (_compiled(_types.int8, _types.int32, np.int32), np.int32),
+    "int16": (_compiled(_types.int16, _types.int64, np.int64), np.int64),
 }
 
 
@@ -61,14 +77,13 @@ class NumbaKernel:
 
     def __init__(self, dtype: np.dtype[np.int8 | np.int16]) -> None:
         """Set up for vectors of type ``dtype``; has scratch memory, so one thread at a time."""
-        self._add, self.sum_dtype = _BY_TYPE[dtype.name]
-        self.exact_below = np.iinfo(self.sum_dtype).max
-        self._lowest = np.iinfo(dtype).min
+        self._add, number = _BY_TYPE[dtype.name]
+        self.sum_dtype: np.dtype[Number] = np.dtype(number)
+        self.exact_below = int(np.iinfo(number).max)
+        self._lowest = int(np.iinfo(dtype.type).min)
         self._square = np.empty(1, np.int64)
 
-    def add_rows(
-        self, coordinates: NDArray[np.integer], step: int, sums: NDArray[np.integer]
-    ) -> list[int]:
+    def add_rows(self, coordinates: NDArray[np.integer], step: int, sums: Sums) -> list[int]:
         """See `VectorKernel`."""
         sums[:] = 0
         squares = np.full(coordinates.size // step, self._lowest, np.int64)
@@ -76,7 +91,7 @@ class NumbaKernel:
         as_list: list[int] = squares.tolist()
         return as_list
 
-    def add_vector(self, vector: NDArray[np.integer], sums: NDArray[np.integer]) -> int:
+    def add_vector(self, vector: NDArray[np.integer], sums: Sums) -> int:
         """See `VectorKernel`."""
         aligned = vector if vector.flags.aligned else vector.copy()
         self._square[0] = self._lowest

@@ -12,7 +12,7 @@ from stream.privacy.plan import PrivacyPlan
 from .vector_kernel import Sums, VectorKernel, find_kernel, rows_of
 
 # Vectors that are short enough to be taken many at a time, and how many coordinates of them.
-SHORT = 1 << 12
+SHORT = 1 << 14
 _TOGETHER = 1 << 18
 
 

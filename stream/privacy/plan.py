@@ -10,7 +10,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from stream.errors import PlanError
@@ -248,10 +248,9 @@ class PrivacyPlan(PlanFields):
         A public function of the identity alone (PRIVACY 1.7): never of what a client holds.
         """
         if self.assignment == "hash":
-            digest = hashlib.blake2b(
-                client_id.encode(), key=self.assignment_key.encode(), digest_size=8
-            ).digest()
-            return int.from_bytes(digest, "big") % self.cluster_count
+            digest = _hash_keyed_with(self.assignment_key).copy()
+            digest.update(client_id.encode())
+            return int.from_bytes(digest.digest(), "big") % self.cluster_count
         return self._cluster_by_prefix.get(client_id.partition("/")[0])
 
     def window_of(self, timestamp_ms: int) -> int:
@@ -285,6 +284,12 @@ class PrivacyPlan(PlanFields):
     @cached_property
     def _cluster_by_prefix(self) -> dict[str, int]:
         return {prefix: cluster for cluster, prefix in enumerate(self.prefixes)}
+
+
+@lru_cache(maxsize=8)
+def _hash_keyed_with(key: str) -> "hashlib.blake2b":
+    """Return a hash to copy, for half of what it costs to begin with the key; not to update."""
+    return hashlib.blake2b(key=key.encode(), digest_size=8)
 
 
 def _not_default(spec: ScheduleSpec) -> dict[str, object]:

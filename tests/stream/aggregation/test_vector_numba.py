@@ -22,7 +22,7 @@ def test_each_type_is_compiled_already_and_for_nothing_else(dtype, sums):
 
 def test_the_compiled_code_does_what_its_python_says():
     rows = np.array([[1, -2, 9], [-128, 5, 9]], np.int8)
-    for run in (vector_numba._add, NumbaKernel(rows.dtype)._add):
+    for run in (vector_numba.add_with(np.int32), NumbaKernel(rows.dtype)._add):
         sums, squares = np.zeros(2, np.int32), np.full(2, -128)
         run(rows.ravel(), 3, sums, squares)
         assert sums.tolist() == [-127, 3]
