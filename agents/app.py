@@ -5,7 +5,6 @@ record, derives no offset, keeps no state and makes no transaction of ours.
 """
 
 import asyncio
-import gc
 import logging
 import os
 import sys
@@ -24,7 +23,6 @@ CHANNEL_BATCHES = 4
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _AGENT_POLL_S = 0.01
-_OBJECTS_PER_SEARCH = 50_000
 
 
 class _WithoutKafka(BootStrategy):
@@ -78,15 +76,6 @@ def add_agent(
     app.agent(channel, name="batches", supervisor_strategy=CrashingSupervisor)(take)
 
 
-def _spare_the_collector() -> None:
-    """Let Python look for cycles less often, and not in what stays for ever."""
-    # A batch is thousands of objects that are in no cycle; by default they set off a search every
-    # 700 of them, and each search of everything walks through all clients of all open windows.
-    gc.set_threshold(_OBJECTS_PER_SEARCH, *gc.get_threshold()[1:])
-    gc.collect()
-    gc.freeze()
-
-
 def run_worker(app: RoleApp, log_level: str) -> NoReturn:
     """Run until SIGTERM, SIGINT or a crash, and end the process: 0 in the first two cases, else 1.
 
@@ -98,7 +87,6 @@ def run_worker(app: RoleApp, log_level: str) -> NoReturn:
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(log_level)))
     worker = faust.Worker(app, override_logging=False, quiet=True)
     worker.spinner = None
-    _spare_the_collector()
     try:
         worker.execute_from_commandline()
     except SystemExit as ended:

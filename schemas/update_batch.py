@@ -42,14 +42,27 @@ def decode_update_batch(data: bytes) -> list[bytes]:
     if not data.startswith(_START):
         raise MalformedMessageError("this is no batch of updates of the wire version 1")
     updates, position, end = [], len(_START), len(data)
+    before, length = b"", 0
     while position < end:
-        if data[position] != _UPDATE_TAG:
-            raise MalformedMessageError("something else than an update stands in the batch")
-        length, start = read_varint(data, position + 1)
+        # Most are as long as the one before, and then what stands before them is the same.
+        if not before or not data.startswith(before, position):
+            length, start = _read_length(data, position)
+            before = data[position:start]
+        start = position + len(before)
         position = start + length
-        if not 0 < length <= end - start:
+        if position > end:
             raise MalformedMessageError("an update's declared length is not true")
         updates.append(data[start:position])
     if not updates:
         raise MalformedMessageError("a batch has at least one update")
     return updates
+
+
+def _read_length(data: bytes, position: int) -> tuple[int, int]:
+    """Return the length of the update whose tag stands at ``position``, and where it begins."""
+    if data[position] != _UPDATE_TAG:
+        raise MalformedMessageError("something else than an update stands in the batch")
+    length, start = read_varint(data, position + 1)
+    if length == 0:
+        raise MalformedMessageError("an update's declared length is not true")
+    return length, start
