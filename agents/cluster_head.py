@@ -186,7 +186,14 @@ class HeadService(Service):
                         self._step_back(cluster, shard, error)
                     return
             if not may_be_more:
-                await self.sleep(_TICK_S)
+                await self.sleep(self._pause_s(shard))
+
+    def _pause_s(self, shard: _Shard) -> float:
+        """Return how long nothing is to be done, as far as the clock tells."""
+        if shard.unpublished is None:
+            return _TICK_S
+        due_s = self._plan.release_due_ms(shard.unpublished.window) / 1000 - time.time()
+        return due_s if 0 < due_s < _TICK_S else _TICK_S
 
     def _step_back(self, cluster: int, shard: _Shard, error: TransactionFailedError) -> None:
         """Let go of a cluster whose state only the ledger knows now, and take it over anew."""

@@ -119,6 +119,42 @@ def test_the_plain_yardstick_clips_scales_and_rounds(load):
     assert grid.dtype == np.int8
 
 
+def test_a_merge_of_encoded_releases_is_their_sum_bit_by_bit(load):
+    merge = load("merge").Merge(clusters=5, dimension=30)
+    seconds, stepped = merge.run()
+    assert seconds > 0
+    plan = merge.plan
+    total = sum(merge.vector(cluster).astype(np.int64) for cluster in range(5))
+    mean = total[:30] * plan.grid_step / plan.expected_clients
+    expected = -plan.optimizer.learning_rate * mean
+    assert stepped.snapshot.vector.tobytes() == expected.astype(np.float32).tobytes()
+    assert stepped.cells == tuple((cluster, 0) for cluster in range(5))
+
+
+def test_a_percentile_is_one_of_the_values(load):
+    percentile = load("latency").percentile
+    assert percentile(range(1, 101), 0.99) == 99
+    assert percentile([3, 1, 2], 0.99) == 3
+    assert percentile([3, 1, 2], 0.5) == 2
+
+
+def test_the_release_is_held_against_the_median_round_trip(load, measurement):
+    latency = load("latency")
+    looks = [latency.Look(float(n), 2.0 * n, 0.5) for n in range(1, 101)]
+    figures = measurement.as_json(list(latency.figures(looks)))
+    assert figures["release_latency_p99"]["median"] == 99
+    assert figures["model_latency_max"]["median"] == 200
+    assert figures["release_p99_vs_round_trip"]["median"] == 198
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_windows_are_followed_from_release_to_model(load, measurement, bootstrap_servers):
+    latency = load("latency")
+    results = list(latency.figures(latency.measured_looks(bootstrap_servers, 3)))
+    assert "release_p99_vs_round_trip" in check_shape(measurement, results)
+
+
 def test_the_whole_run_is_written_as_a_table_and_as_json(
     load, measurement, monkeypatch, capsys, tmp_path
 ):
