@@ -109,7 +109,7 @@ def test_the_default_sampler_has_no_suffix_and_numba_may_be_missing(load, monkey
 
 def test_a_client_s_work_has_its_figures(load, measurement, tiny):
     figures = check_shape(measurement, list(load("client_path").client_results(tiny)))
-    assert {"client_quantize_ns", "client_quantize_vs_clip_rint", "client_rotate_ns"} < set(figures)
+    assert {"client_update_ns", "client_quantize_vs_clip_rint", "client_rotate_ns"} < set(figures)
 
 
 def test_the_plain_yardstick_clips_scales_and_rounds(load):
