@@ -84,11 +84,10 @@ class PausedHeads:
         servers: str,
         folder: Path,
         load: Load,
-        start: Callable[[Deployment], Worker] = lambda deployment: deployment.start_head(
-            noise=True
-        ),
+        start: Callable[[Deployment], Worker] | None = None,
     ) -> None:
-        """Start the heads, and wait until they share the clusters."""
+        """Start the heads (of the product, unless ``start`` does), and wait for their clusters."""
+        start = start or partial(Deployment.start_head, noise=True)
         self.load = load
         self.deployment = Deployment(servers, _plan(load), folder, settings=_PATIENT)
         self.workers = [start(self.deployment) for _ in range(load.workers)]

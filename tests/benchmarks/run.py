@@ -41,10 +41,12 @@ def measured(effort: Effort) -> Iterator[Result]:
     from client_path import client_results
     from epsilon import DEFAULT_PLAN, epsilon_results
     from latency import latency_results
+    from loop_lag import lag_results
     from merge import merge_results
     from sampler import sampler_results
     from throughput import head_results
 
+    from agents.native_kafka import NativeBroker, say_on_stderr
     from stream.privacy.plan import PrivacyPlan
 
     yield from sampler_results(effort)
@@ -53,7 +55,9 @@ def measured(effort: Effort) -> Iterator[Result]:
     if effort.head_rounds:
         yield from head_results(effort.head_rounds)
     if effort.latency_windows:
-        yield from latency_results(effort.latency_windows)
+        with NativeBroker(say=say_on_stderr) as broker:
+            yield from latency_results(broker.bootstrap_servers, effort.latency_windows)
+            yield from lag_results(broker.bootstrap_servers, effort.head_rounds)
     yield from epsilon_results(PrivacyPlan.from_toml(DEFAULT_PLAN.read_text(encoding="utf-8")))
 
 

@@ -155,6 +155,20 @@ def test_windows_are_followed_from_release_to_model(load, measurement, bootstrap
     assert "release_p99_vs_round_trip" in check_shape(measurement, results)
 
 
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_head_s_event_loop_is_watched_while_it_reads_a_backlog(
+    load, measurement, bootstrap_servers
+):
+    size = load("paused_heads").Load(clusters=2, clients=200, window_ms=300)
+    lag = load("loop_lag")
+    lags_of_runs = lag.measured_lags(bootstrap_servers, size, rounds=2)
+    assert len(lags_of_runs) == 2
+    assert all(lags_of_runs)
+    figures = check_shape(measurement, list(lag.figures(lags_of_runs)))
+    assert set(figures) == {"event_loop_lag_p99", "event_loop_lag_max"}
+
+
 def test_the_whole_run_is_written_as_a_table_and_as_json(
     load, measurement, monkeypatch, capsys, tmp_path
 ):
