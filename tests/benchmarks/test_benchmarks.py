@@ -1,5 +1,6 @@
 """The suite itself, with tiny sizes: that it still runs, and that its arithmetic is right."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -167,6 +168,44 @@ def test_a_head_s_event_loop_is_watched_while_it_reads_a_backlog(
     assert all(lags_of_runs)
     figures = check_shape(measurement, list(lag.figures(lags_of_runs)))
     assert set(figures) == {"event_loop_lag_p99", "event_loop_lag_max"}
+
+
+def test_a_slope_is_the_exponent_of_a_power_law(load):
+    slope = load("scale").slope
+    assert slope([1, 10, 100], [3, 30, 300]) == pytest.approx(1)
+    assert slope([2, 8, 32], [6, 12, 24]) == pytest.approx(0.5)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_scaling_is_measured_and_plotted(load, measurement, bootstrap_servers, tmp_path):
+    scale, size = load("scale"), load("paused_heads").Load
+    few = {"clients": 50, "window_ms": 400}
+    shared = [size(clusters=2, workers=workers, **few) for workers in (1, 2)]
+    results = list(scale.sharing_results(bootstrap_servers, shared, rounds=1))
+    sweep = dataclasses.replace(
+        scale.SWEEPS[0], loads=[size(clusters=1, **few), size(clusters=2, per_message=8, **few)]
+    )
+    curve = scale.curve_of(bootstrap_servers, sweep, rounds=1)
+    assert len(curve.slopes) == 1
+    figures = check_shape(measurement, [*results, *list(scale.curve_results(curve))[:-1]])
+    workers = [f"scale_workers_{which}" for which in ("1", "2", "2_vs_1")]
+    assert list(figures) == [*workers, "scale_clusters_1", "scale_clusters_2"]
+    scale.plot(curve, tmp_path / "scale.svg")
+    assert "<svg" in (tmp_path / "scale.svg").read_text()
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_window_is_timed_from_its_end_until_every_cluster_s_release_is_public(
+    load, bootstrap_servers
+):
+    large = load("large_release")
+    plan = large._plan(dimension=1000, clusters=2, window_ms=2000)
+    seconds, peak_mib = large.measured_releases(bootstrap_servers, plan, windows=2)
+    assert len(seconds) == 2
+    assert min(seconds) >= plan.release_delay_ms / 1000
+    assert peak_mib > 0
 
 
 def test_the_whole_run_is_written_as_a_table_and_as_json(
