@@ -20,8 +20,8 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check demo lint format test bench bench-quick chaos fuzz soak protocol nightly \
-	proto lock clean
+.PHONY: help setup check demo lint format test bench bench-quick bench-scale chaos fuzz soak protocol \
+	nightly proto lock clean
 
 help:  ## list these targets
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  make %-13s%s\n", $$1, $$2 }' Makefile
@@ -55,6 +55,9 @@ bench: setup  ## measure against the floors; a table and bench.json (a quiet mac
 
 bench-quick: setup  ## the same with fewer repeats, under five minutes
 	$(BIN)/python tests/benchmarks/run.py --quick --output bench.json
+
+bench-scale: setup  ## how heads scale, in ten minutes: a table, scale.json and four plots
+	$(BIN)/python tests/benchmarks/scale.py --output scale.json
 
 chaos: setup  ## inject CHAOS_FAULTS faults under load, verify after each; a table and chaos.json
 	$(BIN)/python tests/chaos/run.py --faults $(CHAOS_FAULTS) --seed $(CHAOS_SEED) \

@@ -171,7 +171,9 @@ class HeadService(Service):
         while not self.should_stop:
             self._health.beat()
             self._tell_health()
+            due = time.monotonic() + _BEAT_S
             await self.sleep(_BEAT_S)
+            self._metrics.observe_loop_lag(max(0.0, time.monotonic() - due))
 
     async def _tend(self, cluster: int, shard: _Shard) -> None:
         """Do what is due for one cluster, until it is let go."""
@@ -186,7 +188,10 @@ class HeadService(Service):
                         self._step_back(cluster, shard, error)
                     return
             if not may_be_more:
-                await self.sleep(_TICK_S)
+                pause_s, waiting = _TICK_S, shard.unpublished
+                if waiting is not None:
+                    pause_s = waiting.pause_s(self._plan, time.time(), _TICK_S)
+                await self.sleep(pause_s)
 
     def _step_back(self, cluster: int, shard: _Shard, error: TransactionFailedError) -> None:
         """Let go of a cluster whose state only the ledger knows now, and take it over anew."""
@@ -212,14 +217,12 @@ class HeadService(Service):
         if time.monotonic() < shard.marks_at:
             return False
         mark = await self._blocking(self._publisher.mark, cluster)
-        # Not at once again where the broker is away, or its clock is behind ours.
-        retry_at = time.monotonic() + _RETRY_S
-        if mark is None:
-            shard.marks_at = retry_at
-            return False
-        over = min(window, self._plan.window_of(mark.timestamp_ms) - 1)
+        over = -1 if mark is None else min(window, self._plan.window_of(mark.timestamp_ms) - 1)
         if over < window:
-            shard.marks_at = retry_at
+            # Not at once again where the broker is away, or its clock is behind ours.
+            shard.marks_at = time.monotonic() + _RETRY_S
+        if mark is None:
+            return False
         shard.head.expect(over, mark.offset + 1)
         self._metrics.observe_lag(cluster, max(0, mark.offset - shard.head.position))
         return True

@@ -47,6 +47,14 @@ class Unpublished:
     data: bytes | None
     notice: str = ""
 
+    def pause_s(self, plan: PrivacyPlan, now_s: float, most_s: float) -> float:
+        """Return the time until it is due, if that is less than ``most_s``; else ``most_s``.
+
+        So it is tried on time, and again every ``most_s`` where it could not be shown then.
+        """
+        due_s = plan.release_due_ms(self.window) / 1000 - now_s
+        return due_s if 0 < due_s < most_s else most_s
+
 
 def offset_note(sequence: int) -> str:
     """Return what the group's offset is committed with: the newest record of the ledger."""

@@ -15,7 +15,7 @@ from stream.privacy.plan import PrivacyPlan
 from .app import CHANNEL_BATCHES, RoleApp, add_agent, make_app, run_worker
 from .cluster_head import HeadService
 from .global_model import GlobalService
-from .heap import share_heaps
+from .heap import keep_what_is_there, share_heaps
 from .kafka_edge import LogEnds, connection
 from .model_opener import ModelOpener
 from .observability import Endpoints, Health
@@ -235,4 +235,5 @@ def _run(app: RoleApp, settings: Settings, registries: Registries, health: Healt
             f"{settings.public_port}) to free ports, or to 0 for any; SDP_METRICS_HOST is "
             f"{settings.metrics_host}"
         ) from error
+    keep_what_is_there()
     run_worker(app, settings.log_level)

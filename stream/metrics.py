@@ -105,6 +105,12 @@ class HeadMetrics:
             ["cluster"],
             registry=operator,
         )
+        self._loop_lag = Histogram(
+            "sdp_event_loop_lag_seconds",
+            "How much later than asked for a sleeping task of the worker's event loop goes on.",
+            registry=operator,
+            buckets=_SECONDS,
+        )
         self._budget = BudgetMetrics(registries.public, plan)
 
     def observe_opened(
@@ -169,6 +175,10 @@ class HeadMetrics:
     def observe_stage(self, stage: str, seconds: float) -> None:
         """A stage of a release took ``seconds``: ``seal``, ``transaction`` or ``publish``."""
         self._stage_seconds.labels(stage).observe(seconds)
+
+    def observe_loop_lag(self, seconds: float) -> None:
+        """The event loop came round ``seconds`` later than it should have."""
+        self._loop_lag.observe(seconds)
 
 
 class GlobalMetrics:

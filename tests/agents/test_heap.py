@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,3 +71,38 @@ def test_a_worker_does_it_before_anything_that_makes_threads(monkeypatch, role):
     run, *more = role
     with pytest.raises(DoneError):
         run(None, None, *more)
+
+
+KEEPING = """
+import gc
+from agents.heap import keep_what_is_there
+
+class Looped:
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        print("gone")
+
+before = len(gc.get_objects())
+keep_what_is_there()
+assert gc.get_freeze_count() >= before / 2, gc.get_freeze_count()
+assert len(gc.get_objects()) < before / 10, len(gc.get_objects())
+Looped()
+gc.collect()
+"""
+
+
+def test_the_collector_looks_only_at_what_is_made_later():
+    command = [sys.executable, "-P", "-c", KEEPING]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == "gone\n"
+
+
+def test_a_worker_keeps_what_there_is_right_before_it_runs(monkeypatch):
+    calls = []
+    monkeypatch.setattr(workers, "Endpoints", lambda *_, **__: calls.append("endpoints"))
+    monkeypatch.setattr(workers, "keep_what_is_there", lambda: calls.append("kept"))
+    monkeypatch.setattr(workers, "run_worker", lambda *_: calls.append("run"))
+    settings = SimpleNamespace(metrics_host="", operator_port=0, public_port=0, log_level="INFO")
+    workers._run(None, settings, None, None)
+    assert calls == ["endpoints", "kept", "run"]

@@ -9,7 +9,7 @@ from written_cluster import WrittenCluster
 
 from agents.kafka_edge import Tail
 from agents.public_charges import PublicCharge
-from agents.takeover_checks import Traces, noted_record, offset_note
+from agents.takeover_checks import Traces, Unpublished, noted_record, offset_note
 from schemas import TopicNames, decode_ledger_record, decode_release, encode_release
 from stream.errors import LedgerError
 
@@ -47,6 +47,13 @@ def test_a_note_names_the_record_and_any_other_note_none():
     assert noted_record(offset_note(17)) == 17
     for note in ("", "17", "ledger record", "ledger record -1", "ledger record 1 ", "x"):
         assert noted_record(note) is None
+
+
+def test_what_is_due_within_a_pause_ends_it_and_what_is_overdue_is_tried_once_a_pause(cluster):
+    waiting = Unpublished(3, None)
+    due_s = cluster.plan.release_due_ms(3) / 1000
+    pauses = [waiting.pause_s(cluster.plan, due_s - left_s, 0.25) for left_s in (60, 0.125, 0, -9)]
+    assert pauses == [0.25, pytest.approx(0.125), 0.25, 0.25]
 
 
 def test_a_ledger_that_left_no_trace_may_begin(cluster):

@@ -1,18 +1,20 @@
 """What a client computes for one update, against what numpy needs to clip and round plainly."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
-from measurement import Effort, Result, Variant, interleaved, ratios
+from measurement import Effort, Floor, Result, Variant, interleaved, ratios
 from numpy.typing import NDArray
 
+from schemas import Update, encode_update
 from stream.privacy.quantization import quantize
 from stream.privacy.rotation import rotate
 
 _CLIP_NORM = 1.0
 _STEPS_A_COORDINATE = 8  # on average: inside int8, and far from rounding to zero
 _LIMIT = 127
+_UPDATE = Floor("<=", 12)
 
 
 def clip_and_rint(
@@ -23,6 +25,11 @@ def clip_and_rint(
     clipped = np.clip(gradient * np.float32(factor), -_LIMIT, _LIMIT)
     grid: NDArray[np.int8] = np.rint(clipped).astype(np.int8)
     return grid
+
+
+def encoded(quantized: Callable[[], NDArray[np.int8]]) -> bytes:
+    """Return the bytes of an update that holds what ``quantized`` returns."""
+    return encode_update(Update(bytes(16), "client", 0, quantized()))
 
 
 def client_results(effort: Effort) -> Iterator[Result]:
@@ -41,13 +48,15 @@ def client_results(effort: Effort) -> Iterator[Result]:
         rng=rng,
     )
     variants = {
+        "update": Variant(partial(encoded, quantized), size),
         "quantize": Variant(quantized, size),
         "clip_rint": Variant(partial(clip_and_rint, gradient, _CLIP_NORM, bound), size),
         "rotate": Variant(partial(rotate, gradient, bytes(16)), size),
     }
     times = interleaved(variants, effort.repeats)
     for name in variants:
-        yield Result(f"client_{name}_ns", "ns/coordinate", times[name])
+        floor = _UPDATE if name == "update" else None
+        yield Result(f"client_{name}_ns", "ns/coordinate", times[name], floor)
     for name in ("quantize", "rotate"):
         values = ratios(times[name], times["clip_rint"])
         yield Result(f"client_{name}_vs_clip_rint", "of its time", values)

@@ -23,6 +23,7 @@ class Effort:
     opendp_samples: int
     memory_samples: int
     head_rounds: int = 0  # of a head on a broker; 0 leaves these figures out
+    latency_windows: int = 0  # likewise
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ FULL = Effort(
     opendp_samples=2_000,
     memory_samples=10_000_000,
     head_rounds=7,
+    latency_windows=120,
 )
-QUICK = replace(FULL, repeats=5, opendp_samples=1_000, head_rounds=3)
+QUICK = replace(FULL, repeats=5, opendp_samples=1_000, head_rounds=3, latency_windows=40)
 ONE_THREAD = {
     f"{library}_NUM_THREADS": "1" for library in ("MKL", "NUMBA", "OMP", "OPENBLAS", "POLARS")
 }
@@ -39,15 +40,24 @@ def measured(effort: Effort) -> Iterator[Result]:
     # Not above: numpy and numba read the number of threads when they are imported.
     from client_path import client_results
     from epsilon import DEFAULT_PLAN, epsilon_results
+    from latency import latency_results
+    from loop_lag import lag_results
+    from merge import merge_results
     from sampler import sampler_results
     from throughput import head_results
 
+    from agents.native_kafka import NativeBroker, say_on_stderr
     from stream.privacy.plan import PrivacyPlan
 
     yield from sampler_results(effort)
     yield from client_results(effort)
+    yield from merge_results(effort)
     if effort.head_rounds:
         yield from head_results(effort.head_rounds)
+    if effort.latency_windows:
+        with NativeBroker(say=say_on_stderr) as broker:
+            yield from latency_results(broker.bootstrap_servers, effort.latency_windows)
+            yield from lag_results(broker.bootstrap_servers, effort.head_rounds)
     yield from epsilon_results(PrivacyPlan.from_toml(DEFAULT_PLAN.read_text(encoding="utf-8")))
 
 

@@ -1,5 +1,6 @@
 """The suite itself, with tiny sizes: that it still runs, and that its arithmetic is right."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -109,7 +110,7 @@ def test_the_default_sampler_has_no_suffix_and_numba_may_be_missing(load, monkey
 
 def test_a_client_s_work_has_its_figures(load, measurement, tiny):
     figures = check_shape(measurement, list(load("client_path").client_results(tiny)))
-    assert {"client_quantize_ns", "client_quantize_vs_clip_rint", "client_rotate_ns"} < set(figures)
+    assert {"client_update_ns", "client_quantize_vs_clip_rint", "client_rotate_ns"} < set(figures)
 
 
 def test_the_plain_yardstick_clips_scales_and_rounds(load):
@@ -117,6 +118,94 @@ def test_the_plain_yardstick_clips_scales_and_rounds(load):
     grid = clip_and_rint(np.array([6.0, 8.0], np.float32), l2_clip_norm=1.0, grid_l2_bound=100)
     assert grid.tolist() == [60, 80]
     assert grid.dtype == np.int8
+
+
+def test_a_merge_of_encoded_releases_is_their_sum_bit_by_bit(load):
+    merge = load("merge").Merge(clusters=5, dimension=30)
+    seconds, stepped = merge.run()
+    assert seconds > 0
+    plan = merge.plan
+    total = sum(merge.vector(cluster).astype(np.int64) for cluster in range(5))
+    mean = total[:30] * plan.grid_step / plan.expected_clients
+    expected = -plan.optimizer.learning_rate * mean
+    assert stepped.snapshot.vector.tobytes() == expected.astype(np.float32).tobytes()
+    assert stepped.cells == tuple((cluster, 0) for cluster in range(5))
+
+
+def test_a_percentile_is_one_of_the_values(load):
+    percentile = load("latency").percentile
+    assert percentile(range(1, 101), 0.99) == 99
+    assert percentile([3, 1, 2], 0.99) == 3
+    assert percentile([3, 1, 2], 0.5) == 2
+
+
+def test_the_release_is_held_against_the_median_round_trip(load, measurement):
+    latency = load("latency")
+    looks = [latency.Look(float(n), 2.0 * n, 0.5) for n in range(1, 101)]
+    figures = measurement.as_json(list(latency.figures(looks)))
+    assert figures["release_latency_p99"]["median"] == 99
+    assert figures["model_latency_max"]["median"] == 200
+    assert figures["release_p99_vs_round_trip"]["median"] == 198
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_windows_are_followed_from_release_to_model(load, measurement, bootstrap_servers):
+    latency = load("latency")
+    results = list(latency.figures(latency.measured_looks(bootstrap_servers, 3)))
+    assert "release_p99_vs_round_trip" in check_shape(measurement, results)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_head_s_event_loop_is_watched_while_it_reads_a_backlog(
+    load, measurement, bootstrap_servers
+):
+    size = load("paused_heads").Load(clusters=2, clients=200, window_ms=300)
+    lag = load("loop_lag")
+    lags_of_runs = lag.measured_lags(bootstrap_servers, size, rounds=2)
+    assert len(lags_of_runs) == 2
+    assert all(lags_of_runs)
+    figures = check_shape(measurement, list(lag.figures(lags_of_runs)))
+    assert set(figures) == {"event_loop_lag_p99", "event_loop_lag_max"}
+
+
+def test_a_slope_is_the_exponent_of_a_power_law(load):
+    slope = load("scale").slope
+    assert slope([1, 10, 100], [3, 30, 300]) == pytest.approx(1)
+    assert slope([2, 8, 32], [6, 12, 24]) == pytest.approx(0.5)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_scaling_is_measured_and_plotted(load, measurement, bootstrap_servers, tmp_path):
+    scale, size = load("scale"), load("paused_heads").Load
+    few = {"clients": 50, "window_ms": 400}
+    shared = [size(clusters=2, workers=workers, **few) for workers in (1, 2)]
+    results = list(scale.sharing_results(bootstrap_servers, shared, rounds=1))
+    sweep = dataclasses.replace(
+        scale.SWEEPS[0], loads=[size(clusters=1, **few), size(clusters=2, per_message=8, **few)]
+    )
+    curve = scale.curve_of(bootstrap_servers, sweep, rounds=1)
+    assert len(curve.slopes) == 1
+    figures = check_shape(measurement, [*results, *list(scale.curve_results(curve))[:-1]])
+    workers = [f"scale_workers_{which}" for which in ("1", "2", "2_vs_1")]
+    assert list(figures) == [*workers, "scale_clusters_1", "scale_clusters_2"]
+    scale.plot(curve, tmp_path / "scale.svg")
+    assert "<svg" in (tmp_path / "scale.svg").read_text()
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_window_is_timed_from_its_end_until_every_cluster_s_release_is_public(
+    load, bootstrap_servers
+):
+    large = load("large_release")
+    plan = large._plan(dimension=1000, clusters=2, window_ms=2000)
+    seconds, peak_mib = large.measured_releases(bootstrap_servers, plan, windows=2)
+    assert len(seconds) == 2
+    assert min(seconds) >= plan.release_delay_ms / 1000
+    assert peak_mib > 0
 
 
 def test_the_whole_run_is_written_as_a_table_and_as_json(

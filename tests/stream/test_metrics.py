@@ -115,6 +115,7 @@ def seen_by_all() -> tuple[Registries, CollectorRegistry]:
         head.observe_published(cell.window, 12_500)
     for stage in ("seal", "transaction", "publish"):
         head.observe_stage(stage, 0.1)
+    head.observe_loop_lag(0.001)
     model = GlobalMetrics(registries)
     model.observe_release("taken")
     model.observe_model(1, 0)
@@ -136,6 +137,15 @@ def public_text(registries: Registries) -> str:
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
     return registry.get_sample_value(name, labels)
+
+
+def test_the_lag_of_the_event_loop_is_for_the_operator_alone():
+    registries, head = make_metrics()
+    head.observe_loop_lag(0.004)
+    head.observe_loop_lag(0.04)
+    assert value(registries.operator, "sdp_event_loop_lag_seconds_count") == 2
+    assert value(registries.operator, "sdp_event_loop_lag_seconds_bucket", le="0.005") == 1
+    assert "event_loop" not in public_text(registries)
 
 
 # --- Names ---------------------------------------------------------------------------------
