@@ -8,6 +8,8 @@ import sys
 # Of glibc's malloc.h.
 _M_ARENA_MAX = -8
 _HEAPS = 2
+# Some batches of a head.
+_OBJECTS_A_COLLECTION = 50_000
 
 
 def share_heaps() -> None:
@@ -31,6 +33,10 @@ def keep_what_is_there() -> None:
     All that the imported packages have made stays as long as the process. A collection that looks
     at it takes 60 ms, in which no other thread runs Python: neither the event loop nor those of
     releases. Without it, one takes a few milliseconds.
+
+    And let it look less often: a batch is thousands of objects that are in no cycle, and every 700
+    of them would set off a collection, of which some walk through all clients of all open windows.
     """
+    gc.set_threshold(_OBJECTS_A_COLLECTION, *gc.get_threshold()[1:])
     gc.collect()
     gc.freeze()

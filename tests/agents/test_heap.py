@@ -87,6 +87,10 @@ before = len(gc.get_objects())
 keep_what_is_there()
 assert gc.get_freeze_count() >= before / 2, gc.get_freeze_count()
 assert len(gc.get_objects()) < before / 10, len(gc.get_objects())
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(phase))
+many = [[] for _ in range(20_000)]
+assert not collections, "a batch sets off a collection"
 Looped()
 gc.collect()
 """
