@@ -38,6 +38,7 @@ class Backlog:
         deployment: The plan and its topics.
         count: How many updates there are.
         dimension: Coordinates of each.
+        vectors: What they hold, in rows; a window's clients take turns with them.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Backlog:
         self._clients = clients
         self._peers = 0
         rng = np.random.default_rng(0)
-        self._vectors = rng.integers(-15, 16, (_DISTINCT_VECTORS, dimension), np.int8)
+        self.vectors = rng.integers(-15, 16, (_DISTINCT_VECTORS, dimension), np.int8)
         head = DurableHead(self.deployment)
         head.open()
         self._genesis = self.deployment.read(self.deployment.names.ledger)[0].value()
@@ -84,7 +85,7 @@ class Backlog:
         recreate(deployment, names.ledger, names.outbox, names.releases, names.rejects)
         self._forget_group()
         write(deployment, names.ledger, 0, [(b"0", self._genesis)])
-        return _run(self._ours("head_worker.py", str(self.count)), self._our_environment())
+        return run_process(self._ours("head_worker.py", str(self.count)), self._our_environment())
 
     def run_limit(self) -> dict[str, float]:
         """Let a consumer sum the backlog, and nothing else."""
@@ -96,11 +97,9 @@ class Backlog:
             str(self.count),
             str(self.dimension),
         )
-        return _run(command, self._our_environment())
+        return run_process(command, self._our_environment())
 
-    def run_peer(
-        self, command: Sequence[str], count: int, warmup: int = 0
-    ) -> dict[str, float]:
+    def run_peer(self, command: Sequence[str], count: int, warmup: int = 0) -> dict[str, float]:
         """Let a peer sum the first ``count`` updates by window.
 
         Args:
@@ -127,7 +126,8 @@ class Backlog:
             )
             self._create(job.output)
             try:
-                told = _run(command, dict(os.environ) | job.environment())
+                environment = dict(os.environ) | {"PYTHONPATH": str(_FOLDER)} | job.environment()
+                told = run_process(command, environment)
             finally:  # what it made for itself, too
                 delete(self.deployment, *(t for t in existing(self.deployment) if group in t))
         if told["sum"] != self.sum_of(count):
@@ -139,7 +139,7 @@ class Backlog:
     def sum_of(self, count: int) -> int:
         """Return the sum of all coordinates of the first ``count`` updates."""
         places = np.arange(count) % self._clients % _DISTINCT_VECTORS
-        return int(self._vectors.sum(1, np.int64)[places].sum())
+        return int(self.vectors.sum(1, np.int64)[places].sum())
 
     def close(self) -> None:
         """Delete the topics, which may be large."""
@@ -148,7 +148,7 @@ class Backlog:
         delete(self.deployment, *(spec.name for spec in specs))
 
     def _produce(self, clients: int, windows: int, per_message: int) -> None:
-        plan, vectors = self.deployment.plan, self._vectors
+        plan, vectors = self.deployment.plan, self.vectors
         producer = Producer(self.deployment.config | _PRODUCER)
         for _ in range(windows):
             window = self.deployment.current_window()
@@ -190,16 +190,6 @@ class Backlog:
         return self.deployment.environment() | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    if done.returncode != 0:
-        said = f"{done.stdout[-1000:]}{done.stderr[-3000:]}"
-        raise RuntimeError(f"{command} ended with {done.returncode}: {said}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def _send(producer: Producer, topic: str, value: bytes) -> None:
     while True:
         try:
@@ -209,3 +199,18 @@ def _send(producer: Producer, topic: str, value: bytes) -> None:
         else:
             producer.poll(0)
             return
+
+
+def run_process(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
+    """Return the figures in a process's last line.
+
+    Raises:
+        RuntimeError: it failed; the message has the end of what it said.
+    """
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    if done.returncode != 0:
+        said = f"{done.stdout[-1000:]}{done.stderr[-3000:]}"
+        raise RuntimeError(f"{command} ended with {done.returncode}: {said}")
+    return json.loads(done.stdout.splitlines()[-1])

@@ -47,7 +47,9 @@ def main() -> None:
         op.key_on("cluster", updates, lambda message: "0"),
         # By record append time, in the order of the log; a window may be read slower than it was
         # written.
-        win.EventClock(lambda message: _EPOCH + timedelta(milliseconds=message.timestamp[1]), length),
+        win.EventClock(
+            lambda message: _EPOCH + timedelta(milliseconds=message.timestamp[1]), length
+        ),
         win.TumblingWindower(length, _EPOCH),
         begin,
         add,

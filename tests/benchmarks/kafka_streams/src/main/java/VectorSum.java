@@ -1,7 +1,8 @@
 import com.sun.management.OperatingSystemMXBean;
 import java.io.IOException;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
 import java.lang.management.ManagementFactory;
-import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -12,7 +13,6 @@ import java.util.Locale;
 import java.util.Properties;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.clients.producer.ProducerConfig;
-import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
@@ -37,12 +37,14 @@ import org.apache.kafka.streams.state.WindowStore;
  * once, when the window is over.
  */
 public final class VectorSum {
+    private static final VarHandle COORDINATES =
+            MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.nativeOrder());
     private static final int LARGEST_MESSAGE = 16 << 20;
     private static final int BATCH_BYTES = 4 << 20;
     private static final long CACHE_BYTES = 64L << 20;
 
     // Called by the one stream thread there is.
-    private final List<int[]> totals = new ArrayList<>();
+    private final List<byte[]> totals = new ArrayList<>();
     private final long count = number("COUNT");
     private final long warmup = number("WARMUP");
     private final int dimension = (int) number("DIMENSION");
@@ -96,12 +98,12 @@ public final class VectorSum {
     private Topology topology() {
         StreamsBuilder builder = new StreamsBuilder();
         // Kept for two windows: records come in the order of their append time.
-        Materialized<byte[], int[], WindowStore<Bytes, byte[]>> kept =
-                Materialized.<byte[], int[]>as(
+        Materialized<byte[], byte[], WindowStore<Bytes, byte[]>> kept =
+                Materialized.<byte[], byte[]>as(
                                 Stores.inMemoryWindowStore(
                                         "sums", window.multipliedBy(2), window, false))
                         .withKeySerde(Serdes.ByteArray())
-                        .withValueSerde(vectors())
+                        .withValueSerde(Serdes.ByteArray())
                         .withCachingEnabled();
         builder.stream(text("TOPIC"), Consumed.with(Serdes.ByteArray(), Serdes.ByteArray()))
                 .filter((key, value) -> value != null)
@@ -110,46 +112,26 @@ public final class VectorSum {
                 .aggregate(this::begin, (key, value, total) -> add(value, total), kept)
                 .suppress(Suppressed.untilWindowCloses(BufferConfig.unbounded()))
                 .toStream((windowed, total) -> windowed.key())
-                .to(text("OUTPUT"), Produced.with(Serdes.ByteArray(), vectors()));
+                .to(text("OUTPUT"), Produced.with(Serdes.ByteArray(), Serdes.ByteArray()));
         Properties optimized = new Properties();
         optimized.put(StreamsConfig.TOPOLOGY_OPTIMIZATION_CONFIG, StreamsConfig.OPTIMIZE);
         return builder.build(optimized);
     }
 
-    private static Serde<int[]> vectors() {
-        return Serdes.serdeFrom(
-                (topic, vector) -> {
-                    if (vector == null) {
-                        return null;
-                    }
-                    byte[] data = new byte[4 * vector.length];
-                    ByteBuffer.wrap(data).order(ByteOrder.nativeOrder()).asIntBuffer().put(vector);
-                    return data;
-                },
-                (topic, data) -> {
-                    if (data == null) {
-                        return null;
-                    }
-                    int[] vector = new int[data.length / 4];
-                    ByteBuffer.wrap(data).order(ByteOrder.nativeOrder()).asIntBuffer().get(vector);
-                    return vector;
-                });
-    }
-
-    private int[] begin() {
+    private byte[] begin() {
         totals.add(null);
-        return new int[dimension];
+        return new byte[4 * dimension];
     }
 
-    /** Adds in place: the array was read from the store for this one update. */
-    private int[] add(byte[] value, int[] total) {
+    /** Adds in place: the store copied these bytes out for this one update, and copies them back. */
+    private byte[] add(byte[] value, byte[] total) {
         if (seen == warmup) {
             startNs = System.nanoTime();
             startCpuNs = cpuNs();
         }
         int start = value.length - dimension;
         for (int i = 0; i < dimension; i++) {
-            total[i] += value[start + i];
+            COORDINATES.set(total, 4 * i, (int) COORDINATES.get(total, 4 * i) + value[start + i]);
         }
         totals.set(totals.size() - 1, total);
         seen++;
@@ -163,9 +145,9 @@ public final class VectorSum {
         double seconds = (System.nanoTime() - startNs) / 1e9;
         double cpuSeconds = (cpuNs() - startCpuNs) / 1e9;
         long sum = 0;
-        for (int[] total : totals) {
-            for (int coordinate : total) {
-                sum += coordinate;
+        for (byte[] total : totals) {
+            for (int i = 0; i < dimension; i++) {
+                sum += (int) COORDINATES.get(total, 4 * i);
             }
         }
         System.out.printf(
