@@ -29,9 +29,7 @@ FULL = Effort(
     head_rounds=7,
     peer_rounds=5,
 )
-QUICK = replace(
-    FULL, repeats=5, opendp_samples=1_000, head_rounds=3, peer_rounds=1, peer_share=0.25
-)
+QUICK = replace(FULL, repeats=5, opendp_samples=1_000, head_rounds=3, peer_rounds=1, peer_share=0.5)
 ONE_THREAD = {
     f"{library}_NUM_THREADS": "1" for library in ("MKL", "NUMBA", "OMP", "OPENBLAS", "POLARS")
 }
