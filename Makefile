@@ -91,6 +91,12 @@ lock: setup  ## resolve the newest allowed versions into requirements.lock
 		--custom-compile-command "make lock" --no-emit-package sdp-stream \
 		--extra agents --extra demo --extra fast --group dev \
 		--output-file requirements.lock pyproject.toml
+	for peer in bytewax flower quix; do \
+		$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --universal \
+			--python-version 3.11 --custom-compile-command "make lock" --no-annotate \
+			--group bench-$$peer \
+			--output-file tests/benchmarks/peer_requirements/$$peer.txt || exit 1; \
+	done
 
 clean:  ## remove the venv, caches and build results
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

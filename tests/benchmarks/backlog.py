@@ -5,16 +5,19 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 from deployment import Deployment, now_ms, small_plan
 from durable_head import DurableHead
-from topic_faults import delete, recreate, write
+from peer_job import Job
+from topic_faults import delete, existing, recreate, write
 
 from agents.partition import group_of
 from agents.topics import topics_of
@@ -23,6 +26,9 @@ from schemas import Update, encode_update, encode_update_batch
 _FOLDER = Path(__file__).parent
 _PAUSE_S = 0.02
 _PRODUCER = {"linger.ms": 5, "compression.type": "none", "message.max.bytes": 4 << 20}
+_CLUSTER_KEY = b"0"  # what peers group by, without sending every update once more to be sorted
+_DISTINCT_VECTORS = 16
+_LARGEST_SUM = 16 << 20
 
 
 class Backlog:
@@ -32,6 +38,7 @@ class Backlog:
         deployment: The plan and its topics.
         count: How many updates there are.
         dimension: Coordinates of each.
+        vectors: What they hold, in rows; a window's clients take turns with them.
     """
 
     def __init__(
@@ -65,6 +72,10 @@ class Backlog:
         )
         self.count = clients * windows
         self.dimension = dimension
+        self._clients = clients
+        self._peers = 0
+        rng = np.random.default_rng(0)
+        self.vectors = rng.integers(-15, 16, (_DISTINCT_VECTORS, dimension), np.int8)
         head = DurableHead(self.deployment)
         head.open()
         # Committed is not yet visible.
@@ -81,18 +92,61 @@ class Backlog:
         recreate(deployment, names.ledger, names.outbox, names.releases, names.rejects)
         self._forget_group()
         write(deployment, names.ledger, 0, [(b"0", self._genesis)])
-        return self._run("head_worker.py", str(self.count))
+        return run_process(self._ours("head_worker.py", str(self.count)), self._our_environment())
 
     def run_limit(self) -> dict[str, float]:
         """Let a consumer sum the backlog, and nothing else."""
         names = self.deployment.names
-        return self._run(
+        command = self._ours(
             "limit_worker.py",
             self.deployment.bootstrap_servers,
             names.updates,
             str(self.count),
             str(self.dimension),
         )
+        return run_process(command, self._our_environment())
+
+    def run_peer(self, command: Sequence[str], count: int, warmup: int = 0) -> dict[str, float]:
+        """Let a peer sum the first ``count`` updates by window.
+
+        Args:
+            command: The peer's process; its job is in its environment.
+            count: How many it reads; not more than there are.
+            warmup: How many of them are read before its clock starts.
+
+        Raises:
+            RuntimeError: it failed, or its sum is wrong.
+        """
+        self._peers += 1
+        group = f"{self.deployment.plan.topic_prefix}-peer-{self._peers}"
+        with tempfile.TemporaryDirectory(prefix="sdp-peer-") as folder:
+            job = Job(
+                servers=self.deployment.bootstrap_servers,
+                topic=self.deployment.names.updates,
+                output=f"{group}-sums",
+                group=group,
+                folder=folder,
+                count=count,
+                warmup=warmup,
+                dimension=self.dimension,
+                window_ms=self.deployment.plan.window_length_ms,
+            )
+            self._create(job.output)
+            try:
+                environment = dict(os.environ) | {"PYTHONPATH": str(_FOLDER)} | job.environment()
+                told = run_process(command, environment)
+            finally:  # what it made for itself, too
+                delete(self.deployment, *(t for t in existing(self.deployment) if group in t))
+        if told["sum"] != self.sum_of(count):
+            raise RuntimeError(
+                f"{command} summed {told['sum']}, and the sum is {self.sum_of(count)}"
+            )
+        return told
+
+    def sum_of(self, count: int) -> int:
+        """Return the sum of all coordinates of the first ``count`` updates."""
+        places = np.arange(count) % self._clients % _DISTINCT_VECTORS
+        return int(self.vectors.sum(1, np.int64)[places].sum())
 
     def close(self) -> None:
         """Delete the topics, which may be large."""
@@ -101,8 +155,7 @@ class Backlog:
         delete(self.deployment, *(spec.name for spec in specs))
 
     def _produce(self, clients: int, windows: int, per_message: int) -> None:
-        rng, plan = np.random.default_rng(0), self.deployment.plan
-        vectors = [rng.integers(-15, 16, self.dimension, np.int8) for _ in range(16)]
+        plan, vectors = self.deployment.plan, self.vectors
         producer = Producer(self.deployment.config | _PRODUCER)
         for _ in range(windows):
             window = self.deployment.current_window()
@@ -130,27 +183,41 @@ class Backlog:
                 if "GROUP_ID_NOT_FOUND" not in str(error):
                     raise
 
-    def _run(self, script: str, *arguments: str) -> dict[str, float]:
+    def _create(self, topic: str) -> None:
+        new = NewTopic(topic, 1, 1, config={"max.message.bytes": str(_LARGEST_SUM)})
+        # A local name keeps the client alive: its futures never end without it.
+        admin = AdminClient(self.deployment.config)
+        admin.create_topics([new])[topic].result(30)
+
+    def _ours(self, script: str, *arguments: str) -> list[str]:
+        return [sys.executable, "-P", str(_FOLDER / script), *arguments]
+
+    def _our_environment(self) -> dict[str, str]:
         paths = [str(_FOLDER), *sys.path]
-        done = subprocess.run(
-            [sys.executable, "-P", str(_FOLDER / script), *arguments],
-            env=self.deployment.environment() | {"PYTHONPATH": os.pathsep.join(paths)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"{script} ended with {done.returncode}: {done.stderr[-3000:]}")
-        return json.loads(done.stdout.splitlines()[-1])
+        return self.deployment.environment() | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _send(producer: Producer, topic: str, value: bytes) -> None:
     while True:
         try:
-            producer.produce(topic, value, partition=0)
+            producer.produce(topic, value, _CLUSTER_KEY, partition=0)
         except BufferError:
             producer.poll(0.1)
         else:
             producer.poll(0)
             return
+
+
+def run_process(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
+    """Return the figures in a process's last line.
+
+    Raises:
+        RuntimeError: it failed; the message has the end of what it said.
+    """
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    if done.returncode != 0:
+        said = f"{done.stdout[-1000:]}{done.stderr[-3000:]}"
+        raise RuntimeError(f"{command} ended with {done.returncode}: {said}")
+    return json.loads(done.stdout.splitlines()[-1])

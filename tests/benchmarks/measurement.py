@@ -24,6 +24,8 @@ class Effort:
     memory_samples: int
     head_rounds: int = 0  # of a head on a broker; 0 leaves these figures out
     latency_windows: int = 0  # likewise
+    peer_rounds: int = 0  # of what a user would pick instead; likewise
+    peer_share: float = 1  # how much of what it reads in a full run
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -27,8 +28,17 @@ FULL = Effort(
     memory_samples=10_000_000,
     head_rounds=7,
     latency_windows=120,
+    peer_rounds=5,
 )
-QUICK = replace(FULL, repeats=5, opendp_samples=1_000, head_rounds=3, latency_windows=40)
+QUICK = replace(
+    FULL,
+    repeats=5,
+    opendp_samples=1_000,
+    head_rounds=3,
+    latency_windows=40,
+    peer_rounds=1,
+    peer_share=0.5,
+)
 ONE_THREAD = {
     f"{library}_NUM_THREADS": "1" for library in ("MKL", "NUMBA", "OMP", "OPENBLAS", "POLARS")
 }
@@ -38,11 +48,13 @@ PACKAGES = ("numpy", "numba", "opendp", "dp-accounting")
 def measured(effort: Effort) -> Iterator[Result]:
     """Yield every figure."""
     # Not above: numpy and numba read the number of threads when they are imported.
+    from aggregation import flower_results
     from client_path import client_results
     from epsilon import DEFAULT_PLAN, epsilon_results
     from latency import latency_results
     from loop_lag import lag_results
     from merge import merge_results
+    from peers import found_commands, peer_results
     from sampler import sampler_results
     from throughput import head_results
 
@@ -53,7 +65,12 @@ def measured(effort: Effort) -> Iterator[Result]:
     yield from client_results(effort)
     yield from merge_results(effort)
     if effort.head_rounds:
-        yield from head_results(effort.head_rounds)
+        peers = None
+        if effort.peer_rounds:
+            peers = partial(peer_results, commands=found_commands(), effort=effort)
+        yield from head_results(effort.head_rounds, peers)
+    if effort.peer_rounds:
+        yield from flower_results(effort)
     if effort.latency_windows:
         with NativeBroker(say=say_on_stderr) as broker:
             yield from latency_results(broker.bootstrap_servers, effort.latency_windows)

@@ -35,23 +35,28 @@ _MOST_MIB = 512
 _BATCH = 64
 
 Figures = dict[str, float]
+PeerResults = Callable[[Backlog, str], Iterator[Result]]
 
 
-def head_results(rounds: int) -> Iterator[Result]:
+def head_results(rounds: int, peers: PeerResults | None = None) -> Iterator[Result]:
     """Yield a head's throughput, CPU time and memory for each size, against the limit's."""
     with NativeBroker(say=say_on_stderr) as broker:
         for size in SIZES:
-            yield from size_results(broker.bootstrap_servers, size, WINDOWS, rounds)
+            yield from size_results(broker.bootstrap_servers, size, WINDOWS, rounds, peers)
         yield from batch_results(broker.bootstrap_servers, SIZES[0], WINDOWS, rounds)
 
 
-def size_results(servers: str, size: Size, windows: int, rounds: int) -> Iterator[Result]:
+def size_results(
+    servers: str, size: Size, windows: int, rounds: int, peers: PeerResults | None = None
+) -> Iterator[Result]:
     """Yield the figures of one size of update."""
     with backlog_of(servers, size, windows) as backlog:
         # The first one of each fills caches, of the operating system too.
         backlog.run_limit()
         backlog.run_head()
         both = in_turns([backlog.run_limit, backlog.run_head], rounds)
+        if peers is not None:
+            yield from peers(backlog, size.name)
     speeds = [limit["seconds"] / head["seconds"] for limit, head in both]
     yield Result(f"head_vs_limit_{size.name}", "of its speed", speeds, Floor(">=", size.floor))
     cpu = [head["cpu_seconds"] / limit["cpu_seconds"] for limit, head in both]
