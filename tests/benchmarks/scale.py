@@ -72,7 +72,7 @@ def _message_bytes(load: Load) -> int:
     return load.per_message * load.dimension
 
 
-SHARED = tuple(Load(clusters=4, clients=25_000, workers=workers) for workers in (1, 2, 4))
+SHARED = tuple(Load(clusters=4, clients=50_000, workers=workers) for workers in (1, 2, 4))
 SWEEPS = (
     Sweep(
         "clusters",
