@@ -225,7 +225,7 @@ class PrivacyPlan(PlanFields):
         """One sentence: what is guaranteed, to whom, against whom, and under which trust."""
         if self.scope == "client":
             extent = (
-                f"release under this plan, for ever (a client takes part in at most "
+                "release under this plan, for ever (a client takes part in at most "
                 f"{self.windows_allowed} windows)"
             )
         elif self.windows_allowed is None:
@@ -235,11 +235,10 @@ class PrivacyPlan(PlanFields):
         return (
             f"Each client (one identity with its whole stream) is ({self.epsilon:.15g}, "
             f"{self.delta:.15g})-differentially private, add-or-remove-one, against everyone of "
-            f"bounded computing power who sees all that the {self.cluster_count} clusters "
-            f"{extent} and every "
-            "model made from it, provided that the cluster heads, the transport and the client's "
-            "own host are trusted and that an identity belongs to one client; the quantization "
-            "of clients, their number and their timing contribute nothing to it."
+            f"bounded computing power who sees all that the {self.cluster_count} clusters {extent} "
+            "and every model made from it, provided that the cluster heads, the transport and the "
+            "client's own host are trusted and that an identity belongs to one client; the "
+            "quantization of clients, their number and their timing contribute nothing to it."
         )
 
     def cluster_of(self, client_id: str) -> int | None:
@@ -248,9 +247,9 @@ class PrivacyPlan(PlanFields):
         A public function of the identity alone (PRIVACY 1.7): never of what a client holds.
         """
         if self.assignment == "hash":
-            digest = _hash_keyed_with(self.assignment_key).copy()
-            digest.update(client_id.encode())
-            return int.from_bytes(digest.digest(), "big") % self.cluster_count
+            keyed = _hash_keyed_with(self.assignment_key).copy()
+            keyed.update(client_id.encode())
+            return int.from_bytes(keyed.digest(), "big") % self.cluster_count
         return self._cluster_by_prefix.get(client_id.partition("/")[0])
 
     def window_of(self, timestamp_ms: int) -> int:
