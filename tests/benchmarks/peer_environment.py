@@ -6,10 +6,10 @@ an older protobuf), and a peer is a process of its own anyway. `make lock` pins 
 
 import hashlib
 import os
-import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ def python_command(name: str, *, may_install: bool = True) -> list[str]:
         MissingPeerError: they are not installed, and may not be or could not be.
     """
     lock = _FOLDER / "peer_requirements" / f"{name}.txt"
-    key = lock.read_bytes() + f"{sys.version_info[:2]} {platform.platform()}".encode()
+    key = lock.read_bytes() + f"{sys.version_info[:2]} {sysconfig.get_platform()}".encode()
 
     def make(folder: Path) -> None:
         _run([sys.executable, "-m", "venv", str(folder)])
