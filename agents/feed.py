@@ -21,13 +21,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TypeVar
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from faust.types import ChannelT
 from mode import Service
 
@@ -60,6 +54,7 @@ class PartitionFeed(Service):
         session_timeout_ms: int,
         isolation_level: str,
         batch_records: int,
+        batch_bytes: int,
         owner: PartitionOwner,
         channel: ChannelT[RecordBatch],
         unsafe_any_timestamps: bool = False,
@@ -73,6 +68,7 @@ class PartitionFeed(Service):
             session_timeout_ms: Silence after which the group gives our partitions away.
             isolation_level: ``read_committed`` or ``read_uncommitted``.
             batch_records: Most records in one batch.
+            batch_bytes: About as many bytes are in one at most.
             owner: Who restores and releases partitions.
             channel: Where the batches go; its size bounds the memory.
             unsafe_any_timestamps: Take records that carry the producers' own times, which
@@ -97,6 +93,7 @@ class PartitionFeed(Service):
         }
         self._topic = topic
         self._batch_records = batch_records
+        self._batch_bytes = batch_bytes
         self._owner = owner
         self._channel = channel
         self._unsafe_any_timestamps = unsafe_any_timestamps
@@ -174,8 +171,11 @@ class PartitionFeed(Service):
         first = consumer.poll(_POLL_S)
         if first is None:
             return []
-        # poll() waits for one message only; what else has arrived comes with it.
-        return [first, *consumer.consume(self._batch_records - 1, 0)]
+        # poll() waits for one only; what else has arrived comes with it. Most are as long as the
+        # first one, and the client's queue bounds what others there can be.
+        fitting = self._batch_bytes // max(1, len(first.value() or b""))
+        more = min(self._batch_records, fitting) - 1
+        return [first, *consumer.consume(more, 0)] if more > 0 else [first]
 
     def _deliver(self, messages: list[Message]) -> None:
         by_partition: dict[int | None, list[Message]] = {}

@@ -26,10 +26,9 @@ from .settings import Settings, SettingsError
 from .topic_ids import global_topics, head_topics
 from .topics import check_mock_topics, check_topics, topics_of
 
-# A batch is bounded in bytes through the size that an update of the plan has.
-_BATCH_BYTES = 8 << 20
+# Enough to be worth a turn of the event loop, and not so much that a heartbeat would wait.
+_BATCH_BYTES = 4 << 20
 _MOST_BATCH_RECORDS = 2000
-_UPDATE_OVERHEAD_BYTES = 256
 
 
 def run_head(
@@ -92,7 +91,7 @@ def run_head(
             unsafe_mock_broker=unsafe_mock_broker,
         ),
         feed_options=_feed_options(
-            settings, config, plan, largest, unsafe_mock_broker=unsafe_mock_broker
+            settings, config, largest, unsafe_mock_broker=unsafe_mock_broker
         ),
         metrics=HeadMetrics(registries, plan),
         health=health,
@@ -151,7 +150,7 @@ def run_global(
         ),
         ends=ends,
         feed_options=_feed_options(
-            settings, config, plan, largest, unsafe_mock_broker=unsafe_mock_broker
+            settings, config, largest, unsafe_mock_broker=unsafe_mock_broker
         ),
         metrics=GlobalMetrics(registries),
         health=health,
@@ -204,17 +203,15 @@ def _check(
 def _feed_options(
     settings: Settings,
     config: dict[str, str],
-    plan: PrivacyPlan,
     largest: int,
     *,
     unsafe_mock_broker: bool,
 ) -> dict[str, object]:
-    update_bytes = plan.coordinate_count * (1 if plan.update_dtype == "int8" else 2)
-    fitting = _BATCH_BYTES // (update_bytes + _UPDATE_OVERHEAD_BYTES)
     return {
         "config": {**config, "max.partition.fetch.bytes": str(max(1 << 20, largest))},
         "session_timeout_ms": settings.session_timeout_ms,
-        "batch_records": max(1, min(_MOST_BATCH_RECORDS, fitting)),
+        "batch_records": _MOST_BATCH_RECORDS,
+        "batch_bytes": _BATCH_BYTES,
         "unsafe_any_timestamps": unsafe_mock_broker,
     }
 

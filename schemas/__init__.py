@@ -72,12 +72,19 @@ from .participation_codec import (
 )
 from .topic_spec import Role, TopicNames, TopicSpec
 from .topics import topic_table
-from .update_batch import BATCH_OVERHEAD_BYTES, decode_update_batch, encode_update_batch
-from .update_shape import UpdateShape
+from .update_batch import (
+    BATCH_OVERHEAD_BYTES,
+    EqualUpdates,
+    decode_update_batch,
+    encode_update_batch,
+    equal_updates,
+)
+from .update_shape import LONGEST_HEAD, UpdateShape
 
 __all__ = [
     "BATCH_OVERHEAD_BYTES",
     "DELTA_KEYS",
+    "LONGEST_HEAD",
     "MAX_CLIENT_ID_BYTES",
     "MAX_DELTA_CLIENTS",
     "MAX_SNAPSHOT_CLIENTS",
@@ -85,6 +92,7 @@ __all__ = [
     "WIRE_VERSION",
     "ClipNorm",
     "ClipState",
+    "EqualUpdates",
     "LedgerKind",
     "LedgerRecord",
     "MalformedMessageError",
@@ -116,6 +124,7 @@ __all__ = [
     "encode_release",
     "encode_update",
     "encode_update_batch",
+    "equal_updates",
     "participation_key",
     "record_hash",
     "release_digest",

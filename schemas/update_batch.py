@@ -6,7 +6,10 @@ byte, so a reader knows from the first one which of both it has.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .framing import read_varint, write_varint
 from .messages import WIRE_VERSION, MalformedMessageError
@@ -15,6 +18,20 @@ _START: Final = bytes((0x08, WIRE_VERSION))
 _UPDATE_TAG: Final = 0x12
 BATCH_OVERHEAD_BYTES: Final = 8
 """Most bytes that an update takes in a batch beside its own, the first one's two included."""
+
+
+class EqualUpdates(NamedTuple):
+    """The updates of some batches, all of one length.
+
+    Attributes:
+        rows: Shape ``(n, width)``; each row ends with an update.
+        length: The length of each update.
+        counts: How many of them each batch has.
+    """
+
+    rows: NDArray[np.uint8]
+    length: int
+    counts: list[int]
 
 
 def encode_update_batch(updates: Sequence[bytes]) -> bytes:
@@ -56,6 +73,33 @@ def decode_update_batch(data: bytes) -> list[bytes]:
     if not updates:
         raise MalformedMessageError("a batch has at least one update")
     return updates
+
+
+def equal_updates(batches: Sequence[bytes]) -> EqualUpdates | None:
+    """Return the updates of some batches, or None where not all have the length of the first one.
+
+    Guarantee: they are those of `decode_update_batch`, in their order.
+    """
+    first = batches[0]
+    if len(first) <= len(_START) or not first.startswith(_START):
+        return None
+    try:
+        length, begin = _read_length(first, len(_START))
+    except MalformedMessageError:
+        return None
+    width = begin - len(_START) + length
+    sizes = [len(batch) - len(_START) for batch in batches]
+    if any(size <= 0 or size % width for size in sizes):
+        return None
+    if not all(batch.startswith(first[:begin]) for batch in batches):
+        return None
+    joined = b"".join([memoryview(batch)[len(_START) :] for batch in batches])
+    rows = np.frombuffer(joined, np.uint8).reshape(-1, width)
+    before = width - length
+    # Each row begins like the first one, so each ends where a parser would say.
+    if (rows[:, :before] != rows[0, :before]).any():
+        return None
+    return EqualUpdates(rows, length, [size // width for size in sizes])
 
 
 def _read_length(data: bytes, position: int) -> tuple[int, int]:

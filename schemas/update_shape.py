@@ -19,6 +19,8 @@ _LONGEST_HEADER: Final = 0x7F
 _BEFORE_HEADER: Final = 2
 # Each one is looked for among all that are left, so their number must not be up to senders.
 _MOST_GROUPS: Final = 16
+LONGEST_HEAD: Final = _BEFORE_HEADER + _LONGEST_HEADER + 6
+"""The most bytes before the vector of an update that needs no parser."""
 
 
 class UpdateGroup(NamedTuple):
@@ -64,34 +66,31 @@ class UpdateShape:
 
     def rest_of(self, value: bytes) -> bytes | None:
         """Return what `UpdateGroup.rest` is of an update, or None where it has another shape."""
-        for group in self.groups([value]):
+        for group in self.groups(np.frombuffer(value, np.uint8)[np.newaxis], len(value)):
             return group.rest
         return None
 
-    def groups(self, values: Sequence[bytes]) -> Iterator[UpdateGroup]:
-        """Find those of ``values`` that have the shape, grouped by their length and ``rest``.
+    def groups(self, heads: NDArray[np.uint8], length: int) -> Iterator[UpdateGroup]:
+        """Find those of some messages of one length that have the shape, grouped by ``rest``.
+
+        Args:
+            heads: Shape ``(n, width)``; in each row the beginning of a message, `LONGEST_HEAD`
+                bytes or all of it.
+            length: The length of each message.
 
         Guarantee: if ``rest`` is that of an update that `decode_update` has accepted, and a
         client of the group is a client id, then it accepts that client's update as well.
 
         What has the shape is left out only where a message is one of very many kinds.
         """
-        lengths = list(map(len, values))
-        for length in set(lengths):
-            end = length - self._after_header
-            if not self._client_at < end <= _BEFORE_HEADER + _LONGEST_HEADER:
-                continue
-            places: Sequence[int] = range(len(values))
-            if lengths.count(length) < len(values):
-                places = [place for place, each in enumerate(lengths) if each == length]
+        end = length - self._after_header
+        if self._client_at < end <= _BEFORE_HEADER + _LONGEST_HEADER:
             start = end + len(self._vector_start)
-            heads = np.frombuffer(b"".join([values[place][:start] for place in places]), np.uint8)
-            yield from self._groups_of_length(heads.reshape(-1, start), places, end)
+            yield from self._groups(np.ascontiguousarray(heads[:, :start]), end)
 
-    def _groups_of_length(
-        self, heads: NDArray[np.uint8], places: Sequence[int], end: int
-    ) -> Iterator[UpdateGroup]:
+    def _groups(self, heads: NDArray[np.uint8], end: int) -> Iterator[UpdateGroup]:
         """Group what stands before the vectors, a row each; their headers reach to ``end``."""
+        places: Sequence[int] = range(len(heads))
         begin, fixed = self._client_at, self._start_by_end[end - _BEFORE_HEADER]
         for _ in range(_MOST_GROUPS):
             if not len(heads):
@@ -105,11 +104,14 @@ class UpdateShape:
                 are_same[:, begin:client_end] = True
                 are_taken = are_same.all(axis=1)
                 clients = np.ascontiguousarray(heads[are_taken, begin:client_end])
+                are_all = bool(are_taken.all())
                 yield UpdateGroup(
-                    list(compress(places, are_taken.tolist())),
+                    places if are_all else list(compress(places, are_taken.tolist())),
                     clients.view(f"V{client_end - begin}").ravel().tolist(),
                     first[client_end:end],
                 )
+                if are_all:
+                    return
             else:
                 are_taken = self._are_bad(heads, fixed, end)
             places = list(compress(places, (~are_taken).tolist()))

@@ -8,12 +8,14 @@ refused by this and nothing is let in that a parser would refuse.
 
 from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from schemas import MAX_CLIENT_ID_BYTES, UpdateShape
 from stream.privacy.plan import PrivacyPlan
+
+from .update_blocks import UpdateBlock
 
 # Clients whose cluster is remembered, about 20 MB.
 _MOST_CLIENTS = 1 << 17
@@ -64,17 +66,21 @@ class FamiliarUpdates:
         self._kinds[rest] = is_below_clip
         return True
 
-    def find(self, values: Sequence[bytes]) -> Iterator[FamiliarGroup]:
-        """Find those of ``values`` that need no parser."""
-        for places, clients, rest in self._shape.groups(values):
+    def find(self, block: UpdateBlock) -> Iterator[FamiliarGroup]:
+        """Find those of a block that need no parser."""
+        for rows, clients, rest in self._shape.groups(block.rows[:, block.skip :], block.length):
+            places: Sequence[int] = rows
+            if not isinstance(block.places, range):
+                places = [block.places[row] for row in rows]
             is_below_clip = self._kinds.get(rest)
             if is_below_clip is None:
                 continue
             known = list(map(self._clients.get, clients))
-            if None in known:
+            if not all(known):
                 known = [self._clients.get(client) or self._at_home(client) for client in clients]
                 places = list(compress(places, known))
-            yield FamiliarGroup(places, list(filter(None, known)), is_below_clip)
+                known = list(filter(None, known))
+            yield FamiliarGroup(places, cast("list[bytes]", known), is_below_clip)
 
     def _at_home(self, client: bytes) -> bytes | None:
         """Return a client that is seen for the first time, if it belongs to the cluster."""

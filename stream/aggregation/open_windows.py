@@ -4,23 +4,38 @@ Updates are counted many at a time; what becomes of each of them is what would h
 alone, in the order of the log.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
-from operator import not_
+from functools import partial
+from itertools import chain, repeat
 
-from schemas import MalformedMessageError, decode_update, decode_update_batch
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas import (
+    LONGEST_HEAD,
+    EqualUpdates,
+    MalformedMessageError,
+    decode_update,
+    decode_update_batch,
+    equal_updates,
+)
 from stream.budget.client_budgets import ClientBudgets, client_key
 from stream.privacy.noise_kernel import Kernel
 from stream.privacy.plan import PrivacyPlan
 
-from .familiar import FamiliarGroup, FamiliarUpdates
+from .familiar import FamiliarUpdates
+from .together import Together
+from .update_blocks import UpdateBlock, blocks_of
 from .validation import Reason, Rejection, check_update
 from .vector_sum import VectorAdder
 from .window import WindowSum
 
-# How many updates are looked at together: enough for what it costs to look at all.
+# How many updates are looked at together, and bytes of them: enough for what it costs to look at
+# all, and few enough to stay in the processor's cache until they are added.
 _TOGETHER = 512
+_TOGETHER_BYTES = 1 << 19
+_FEWEST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,40 +62,6 @@ def updates_of(value: bytes) -> Sequence[bytes]:
         return decode_update_batch(value)
     except MalformedMessageError:
         return (value,)
-
-
-class _Together:
-    """Some updates of one window, in the order of the log, and what is known of them so far.
-
-    Attributes:
-        values: Their bytes.
-        clients: By place, who sent them; only of those that may be counted.
-        below_clip: The places of those that are below the clip norm, and perhaps of others.
-        refused: By place, who sent it and why it does not count.
-    """
-
-    def __init__(self, values: Sequence[bytes]) -> None:
-        self.values = values
-        self.clients: dict[int, bytes] = {}
-        self.below_clip: set[int] = set()
-        self.refused: dict[int, tuple[str, Rejection]] = {}
-
-    def unknown(self) -> list[int]:
-        """Return the places of those of which nothing is known yet."""
-        if len(self.clients) == len(self.values):
-            return []
-        return [place for place in range(len(self.values)) if place not in self.clients]
-
-    def take(self, places: Sequence[int], group: FamiliarGroup) -> None:
-        """Note who sent the updates of a group, which stand at ``places``."""
-        self.clients.update(zip(places, group.clients, strict=True))
-        if group.is_below_clip:
-            self.below_clip.update(places)
-
-    def refuse(self, place: int, client_id: str, rejection: Rejection) -> None:
-        """Note why an update does not count."""
-        self.clients.pop(place, None)
-        self.refused[place] = client_id, rejection
 
 
 class OpenWindows:
@@ -115,11 +96,17 @@ class OpenWindows:
 
     def count(self, offsets: Sequence[int], values: Sequence[bytes]) -> None:
         """Count updates, and each one of a batch, where the log has them at ``offsets``."""
-        for begin in range(0, len(values), _TOGETHER):
-            piece = slice(begin, begin + _TOGETHER)
-            self._count_messages(offsets[piece], values[piece])
+        begin = 0
+        while begin < len(values):
+            end = begin + _how_many(len(values[begin]))
+            self._count_messages(offsets[begin:end], values[begin:end])
+            begin = end
 
     def _count_messages(self, offsets: Sequence[int], values: Sequence[bytes]) -> None:
+        equal = equal_updates(values) if self._adder.is_short else None
+        if equal is not None:
+            self._count_equal(offsets, equal)
+            return
         together = self._recognised(values)
         if not any(updates_of(values[place]) != [values[place]] for place in together.unknown()):
             self._settle(offsets, together)
@@ -133,20 +120,46 @@ class OpenWindows:
             where, updates = zip(*flat[begin : begin + _TOGETHER], strict=True)
             self._settle(where, self._recognised(updates))
 
-    def _recognised(self, values: Sequence[bytes]) -> _Together:
-        together = _Together(values)
-        for group in self._familiar.find(values):
-            together.take(group.places, group)
+    def _count_equal(self, offsets: Sequence[int], equal: EqualUpdates) -> None:
+        """Count the updates of batches, which need not be cut to be looked at."""
+        where = list(chain.from_iterable(map(repeat, offsets, equal.counts)))
+        skip = equal.rows.shape[1] - equal.length
+        most = _how_many(equal.length)
+        for begin in range(0, len(where), most):
+            rows = equal.rows[begin : begin + most]
+            block = UpdateBlock(range(len(rows)), equal.length, rows, skip)
+            together = Together(len(rows), [block], partial(_update_at, rows[:, skip:]))
+            self._recognise(together, [block], range(len(rows)))
+            self._settle(where[begin : begin + most], together)
+
+    def _recognised(self, values: Sequence[bytes]) -> Together:
+        blocks = self._blocks_of(values)
+        together = Together(len(values), blocks, values.__getitem__)
+        self._recognise(together, blocks, range(len(values)))
         return together
 
-    def _settle(self, offsets: Sequence[int], together: _Together) -> None:
+    def _blocks_of(self, values: Sequence[bytes]) -> list[UpdateBlock]:
+        return blocks_of(values, None if self._adder.is_short else LONGEST_HEAD)
+
+    def _recognise(
+        self, together: Together, blocks: Sequence[UpdateBlock], places: Sequence[int]
+    ) -> None:
+        """Look at ``blocks``, whose places are those of ``places``."""
+        for block in blocks:
+            for group in self._familiar.find(block):
+                found = group.places
+                if not isinstance(places, range):
+                    found = [places[each] for each in found]
+                together.take(found, group)
+
+    def _settle(self, offsets: Sequence[int], together: Together) -> None:
         """Count what may be counted of some updates of the window, and say why others may not."""
         waiting = together.unknown()
         while waiting:
             if self._parse(together, waiting.pop()):
                 # What it has taught may be all that the others need.
-                for group in self._familiar.find([together.values[place] for place in waiting]):
-                    together.take([waiting[place] for place in group.places], group)
+                blocks = self._blocks_of([together.value_of(place) for place in waiting])
+                self._recognise(together, blocks, waiting)
                 waiting = [place for place in waiting if place not in together.clients]
         total = self.sums.get(self._window) or WindowSum(self._plan, self._adder, -1)
         if self._adder.is_short:
@@ -163,39 +176,47 @@ class OpenWindows:
             for place, why in sorted(together.refused.items())
         ]
 
-    def _add_short(self, together: _Together, total: WindowSum) -> Collection[int]:
-        places = list(together.clients)
-        blocks = []
-        for begin in range(0, len(places), self._adder.rows):
-            block = places[begin : begin + self._adder.rows]
-            measured = self._adder.measure([together.values[place] for place in block])
-            blocks.append((block, measured))
-            for place in compress(block, map(not_, measured.are_within)):
-                self._refuse_vector(together, place)
+    def _add_short(self, together: Together, total: WindowSum) -> Collection[int]:
+        measured = []
+        for places, rows in self._sound_rows(together):
+            found = self._adder.measure(rows)
+            measured.append((places, found))
+            for row in np.flatnonzero(~found.are_within).tolist():
+                self._refuse_vector(together, places[row])
         admitted = self._admit(together, total)
-        are_all = len(admitted) == len(places)
-        for block, measured in blocks:
-            measured.add_to(
+        are_all = len(admitted) == sum(len(places) for places, _ in measured)
+        for places, found in measured:
+            found.add_to(
                 total.vectors,
-                None if are_all else [row for row, each in enumerate(block) if each in admitted],
+                None if are_all else [row for row, each in enumerate(places) if each in admitted],
             )
         return admitted
 
-    def _add_long(self, together: _Together, total: WindowSum) -> Collection[int]:
-        values = together.values
+    def _sound_rows(self, together: Together) -> Iterator[tuple[Sequence[int], NDArray[np.uint8]]]:
+        """Yield the places and rows of updates whose headers are sound, as many as are measured."""
+        for block in together.blocks:
+            places, rows = block.places, block.rows
+            if len(together.clients) < together.size:
+                kept = [row for row, place in enumerate(places) if place in together.clients]
+                places, rows = [places[row] for row in kept], rows[kept]
+            for begin in range(0, len(places), self._adder.rows):
+                piece = slice(begin, begin + self._adder.rows)
+                yield places[piece], rows[piece]
+
+    def _add_long(self, together: Together, total: WindowSum) -> Collection[int]:
         for place in list(together.clients):
-            if not self._adder.add_if_within(total.vectors, values[place]):
+            if not self._adder.add_if_within(total.vectors, together.value_of(place)):
                 self._refuse_vector(together, place)
         added = list(together.clients)
         admitted = self._admit(together, total)
         for place in added:
             if place not in admitted:
-                self._adder.take_back(total.vectors, values[place])
+                self._adder.take_back(total.vectors, together.value_of(place))
         return admitted
 
-    def _parse(self, together: _Together, place: int) -> bool:
+    def _parse(self, together: Together, place: int) -> bool:
         """Parse an update and check all of it; say whether others may be recognised now."""
-        value = together.values[place]
+        value = together.value_of(place)
         try:
             update = decode_update(value)
         except MalformedMessageError as error:
@@ -210,13 +231,13 @@ class OpenWindows:
             together.below_clip.add(place)
         return self._familiar.learn(value, is_below_clip=update.is_below_clip)
 
-    def _refuse_vector(self, together: _Together, place: int) -> None:
+    def _refuse_vector(self, together: Together, place: int) -> None:
         """Say what is wrong with a vector that was found to be out of bounds."""
         self._parse(together, place)
         if place not in together.refused:
             raise RuntimeError("a vector was measured in two ways, and they differ")
 
-    def _admit(self, together: _Together, total: WindowSum) -> Collection[int]:
+    def _admit(self, together: Together, total: WindowSum) -> Collection[int]:
         """Count the clients whose updates are sound, once each; return their places."""
         clients = together.clients
         different = set(clients.values())
@@ -225,7 +246,7 @@ class OpenWindows:
             return clients.keys()
         return {place for place in sorted(clients) if self._is_admitted(together, place, total)}
 
-    def _is_admitted(self, together: _Together, place: int, total: WindowSum) -> bool:
+    def _is_admitted(self, together: Together, place: int, total: WindowSum) -> bool:
         client = together.clients[place]
         client_id = client.decode()
         if total.has(client):
@@ -247,3 +268,13 @@ class OpenWindows:
         others = (total for window, total in self.sums.items() if window != self._window)
         owed = sum(key in total.client_keys for total in others)
         return clients.may_pay(key, (owed + 1) * self._plan.charge_units)
+
+
+def _update_at(rows: NDArray[np.uint8], place: int) -> bytes:
+    value: bytes = rows[place].tobytes()
+    return value
+
+
+def _how_many(length: int) -> int:
+    """Return how many messages of so many bytes are looked at together."""
+    return max(_FEWEST, min(_TOGETHER, _TOGETHER_BYTES // max(1, length)))

@@ -32,7 +32,9 @@ class VectorKernel(Protocol):
     sum_dtype: np.dtype[Number]
     exact_below: int
 
-    def add_rows(self, coordinates: NDArray[np.integer], step: int, sums: Sums) -> list[int]:
+    def add_rows(
+        self, coordinates: NDArray[np.integer], step: int, sums: Sums
+    ) -> NDArray[np.int64]:
         """Write the sum of short vectors to ``sums``.
 
         Args:
@@ -41,7 +43,8 @@ class VectorKernel(Protocol):
             sums: Shape ``(size,)``; what it holds does not matter.
 
         Returns:
-            The squared norm of each; -1 where it has the lowest number of its type.
+            The squared norm of each, shape ``(n,)``; -1 where it has the lowest number of its
+            type. They fit: there are at most 2^33 coordinates to 2^30.
         """
 
     def add_vector(self, vector: NDArray[np.integer], sums: Sums) -> int:
@@ -86,19 +89,21 @@ class NumpyKernel:
         self._lowest = np.iinfo(dtype).min
         self._scratch: Sums = np.empty(0, self.sum_dtype)
 
-    def add_rows(self, coordinates: NDArray[np.integer], step: int, sums: Sums) -> list[int]:
+    def add_rows(
+        self, coordinates: NDArray[np.integer], step: int, sums: Sums
+    ) -> NDArray[np.int64]:
         """See `VectorKernel`."""
         rows = rows_of(coordinates, step, sums.size)
         work = self._work(rows.size).reshape(rows.shape)
         np.copyto(work, rows)
         np.add.reduce(work, axis=0, out=sums)
-        squares = [int(square) for square in np.einsum("ij,ij->i", work, work).tolist()]
+        measured = np.einsum("ij,ij->i", work, work)
+        squares: NDArray[np.int64] = measured.astype(np.int64)
         # Partial sums of squares only grow: below the limit at the end, below it throughout.
-        if max(squares, default=0) >= self.exact_below:
-            squares = [squared_norm(row) for row in rows]
-        if rows.size and int(rows.min()) == self._lowest:
-            is_refused = (rows == self._lowest).any(axis=1).tolist()
-            squares = [-1 if no else square for no, square in zip(is_refused, squares, strict=True)]
+        if measured.max() >= self.exact_below:
+            squares = np.array([squared_norm(row) for row in rows], np.int64)
+        if rows.min() == self._lowest:
+            squares[(rows == self._lowest).any(axis=1)] = -1
         return squares
 
     def add_vector(self, vector: NDArray[np.integer], sums: Sums) -> int:

@@ -83,13 +83,14 @@ class NumbaKernel:
         self._lowest = int(np.iinfo(dtype.type).min)
         self._square = np.empty(1, np.int64)
 
-    def add_rows(self, coordinates: NDArray[np.integer], step: int, sums: Sums) -> list[int]:
+    def add_rows(
+        self, coordinates: NDArray[np.integer], step: int, sums: Sums
+    ) -> NDArray[np.int64]:
         """See `VectorKernel`."""
         sums[:] = 0
         squares = np.full(coordinates.size // step, self._lowest, np.int64)
         self._add(coordinates[step - sums.size :], step, sums, squares)
-        as_list: list[int] = squares.tolist()
-        return as_list
+        return squares
 
     def add_vector(self, vector: NDArray[np.integer], sums: Sums) -> int:
         """See `VectorKernel`."""

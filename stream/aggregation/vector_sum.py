@@ -13,7 +13,7 @@ from .vector_kernel import Sums, VectorKernel, find_kernel, rows_of
 
 # Vectors that are short enough to be taken many at a time, and how many coordinates of them.
 SHORT = 1 << 14
-_TOGETHER = 1 << 18
+_TOGETHER = 1 << 19
 
 
 class VectorSum:
@@ -62,7 +62,7 @@ class MeasuredRows:
     """Short vectors, whether each is within bounds, and the sum of all, those that are not too."""
 
     rows: NDArray[np.integer]
-    are_within: list[bool]
+    are_within: NDArray[np.bool_]
     sums: Sums
 
     def add_to(self, total: VectorSum, kept: Sequence[int] | None = None) -> None:
@@ -101,18 +101,20 @@ class VectorAdder:
         """Return a sum of nothing."""
         return VectorSum(self._size, self._kernel, self._capacity)
 
-    def measure(self, updates: Sequence[bytes]) -> MeasuredRows:
-        """Add up the vectors of up to `rows` updates, and say which are within bounds."""
-        if self._dtype.itemsize == 1 and len(set(map(len, updates))) == 1:
-            # Each one is copied whole, which costs less than to cut it first.
-            joined, step = b"".join(updates), len(updates[0])
-        else:
-            joined = b"".join([update[-self.vector_bytes :] for update in updates])
-            step = self._size
-        coordinates = np.frombuffer(joined, self._dtype)
+    def measure(self, updates: NDArray[np.uint8]) -> MeasuredRows:
+        """Add up the vectors of up to `rows` updates, and say which are within bounds.
+
+        Args:
+            updates: Shape ``(n, width)``; each row ends with an update.
+        """
+        if self._dtype.itemsize > 1:
+            # Where they stand now, they need not be aligned.
+            updates = updates[:, -self.vector_bytes :]
+        step = updates.shape[1] // self._dtype.itemsize
+        coordinates = np.ascontiguousarray(updates).reshape(-1).view(self._dtype)
         sums = np.empty(self._size, self._kernel.sum_dtype)
         squares = self._kernel.add_rows(coordinates, step, sums)
-        are_within = [0 <= square <= self._bound for square in squares]
+        are_within = (squares >= 0) & (squares <= self._bound)
         return MeasuredRows(rows_of(coordinates, step, self._size), are_within, sums)
 
     def add_if_within(self, total: VectorSum, update: bytes) -> bool:

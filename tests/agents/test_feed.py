@@ -113,6 +113,7 @@ def make_feed(topic, owner, channel, **changes):
         "session_timeout_ms": _SESSION_MS,
         "isolation_level": "read_uncommitted",
         "batch_records": 100,
+        "batch_bytes": 1 << 20,
         "owner": owner,
         "channel": channel,
     }

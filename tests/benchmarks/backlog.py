@@ -50,6 +50,7 @@ class Backlog:
         clients: int,
         windows: int,
         per_message: int = 1,
+        window_ms: int = 2_000,
         kernel: str = "numba",
     ) -> None:
         self.deployment = Deployment(
@@ -61,7 +62,7 @@ class Backlog:
                 count_weight=10 * math.isqrt(dimension),
                 cluster_count=1,
                 expected_clients=clients,
-                window_length_ms=5_000,
+                window_length_ms=window_ms,
                 grace_ms=200,
                 release_delay_ms=300,
                 horizon_windows=10_000,

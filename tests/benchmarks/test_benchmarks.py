@@ -236,8 +236,8 @@ def test_the_whole_run_is_written_as_a_table_and_as_json(
 @pytest.mark.slow
 def test_a_head_is_measured_against_a_consumer_that_only_sums(load, measurement, bootstrap_servers):
     throughput = load("throughput")
-    size = throughput.Size("10KB", 1000, 50, 0.5)
-    results = list(throughput.size_results(bootstrap_servers, size, windows=1, rounds=2))
+    size = throughput.Size("10KB", 1000, 50, 0.5, 1)
+    results = list(throughput.size_results(bootstrap_servers, size, rounds=2))
     figures = check_shape(measurement, results)
     assert set(figures) == {
         f"{name}_10KB" for name in ("head_vs_limit", "cpu_vs_limit", "head", "head_peak")
@@ -249,8 +249,8 @@ def test_a_head_is_measured_against_a_consumer_that_only_sums(load, measurement,
 @pytest.mark.slow
 def test_batches_are_measured_against_single_updates(load, measurement, bootstrap_servers):
     throughput = load("throughput")
-    size = throughput.Size("1KB", 1000, 50, 0.5)
-    results = list(throughput.batch_results(bootstrap_servers, size, windows=1, rounds=1))
+    size = throughput.Size("1KB", 1000, 50, 0.5, 1)
+    results = list(throughput.batch_results(bootstrap_servers, size, rounds=1))
     assert set(check_shape(measurement, results)) == {"batch64_vs_single"}
 
 

@@ -20,16 +20,16 @@ class Size:
     dimension: int
     clients: int
     floor: float
-    windows: int = 4
+    windows: int
 
 
 # About half a gigabyte each, or more, so that a window is mostly sums. The noise of a window costs
 # as much however many its clients are.
 SIZES = (
-    Size("1KB", 1_000, 100_000, 0.80),
-    Size("10KB", 10_000, 15_000, 0.80),
-    Size("100KB", 100_000, 1_500, 0.75),
-    Size("1MB", 1_000_000, 400, 0.70, windows=2),
+    Size("1KB", 1_000, 40_000, 0.80, 10),
+    Size("10KB", 10_000, 7_500, 0.80, 8),
+    Size("100KB", 100_000, 1_500, 0.75, 4),
+    Size("1MB", 1_000_000, 400, 0.70, 2),
 )
 _MOST_CPU = 1.25
 _MOST_MIB = 512
@@ -43,15 +43,15 @@ def head_results(rounds: int, peers: PeerResults | None = None) -> Iterator[Resu
     """Yield a head's throughput, CPU time and memory for each size, against the limit's."""
     with NativeBroker(say=say_on_stderr) as broker:
         for size in SIZES:
-            yield from size_results(broker.bootstrap_servers, size, size.windows, rounds, peers)
-        yield from batch_results(broker.bootstrap_servers, SIZES[0], SIZES[0].windows, rounds)
+            yield from size_results(broker.bootstrap_servers, size, rounds, peers)
+        yield from batch_results(broker.bootstrap_servers, SIZES[0], rounds)
 
 
 def size_results(
-    servers: str, size: Size, windows: int, rounds: int, peers: PeerResults | None = None
+    servers: str, size: Size, rounds: int, peers: PeerResults | None = None
 ) -> Iterator[Result]:
     """Yield the figures of one size of update."""
-    with backlog_of(servers, size, windows) as backlog:
+    with backlog_of(servers, size) as backlog:
         # The first one of each fills caches, of the operating system too.
         backlog.run_limit()
         backlog.run_head()
@@ -69,11 +69,11 @@ def size_results(
     yield Result(f"head_peak_{size.name}", "MiB", peaks, Floor("<=", _MOST_MIB))
 
 
-def batch_results(servers: str, size: Size, windows: int, rounds: int) -> Iterator[Result]:
+def batch_results(servers: str, size: Size, rounds: int) -> Iterator[Result]:
     """Yield how much faster a head reads updates that come many in a message."""
     with (
-        backlog_of(servers, size, windows) as single,
-        backlog_of(servers, size, windows, per_message=_BATCH) as batched,
+        backlog_of(servers, size) as single,
+        backlog_of(servers, size, per_message=_BATCH) as batched,
     ):
         both = in_turns([single.run_head, batched.run_head], rounds)
     gains = [one["seconds"] / many["seconds"] for one, many in both]
@@ -81,7 +81,7 @@ def batch_results(servers: str, size: Size, windows: int, rounds: int) -> Iterat
 
 
 @contextmanager
-def backlog_of(servers: str, size: Size, windows: int, per_message: int = 1) -> Iterator[Backlog]:
+def backlog_of(servers: str, size: Size, per_message: int = 1) -> Iterator[Backlog]:
     """Give a backlog, and delete it afterwards."""
     with tempfile.TemporaryDirectory(prefix="sdp-bench-") as folder:
         backlog = Backlog(
@@ -89,7 +89,7 @@ def backlog_of(servers: str, size: Size, windows: int, per_message: int = 1) -> 
             Path(folder),
             dimension=size.dimension,
             clients=size.clients,
-            windows=windows,
+            windows=size.windows,
             per_message=per_message,
         )
         try:

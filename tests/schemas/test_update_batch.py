@@ -12,6 +12,7 @@ from schemas import (
     decode_update_batch,
     encode_update,
     encode_update_batch,
+    equal_updates,
 )
 from schemas.v1 import wire_pb2
 
@@ -65,3 +66,51 @@ def test_what_only_begins_like_a_batch_is_malformed(data):
 def test_a_batch_that_could_not_be_read_is_not_written(updates):
     with pytest.raises(ValueError, match="at least one"):
         encode_update_batch(updates)
+
+
+def check_equal(batches):
+    """Where equal updates are found, they are those of a parser; say whether they are found."""
+    found = equal_updates(batches)
+    if found is None:
+        return False
+    parsed = [decode_update_batch(batch) for batch in batches]
+    assert found.counts == [len(updates) for updates in parsed]
+    assert found.length <= found.rows.shape[1]
+    skip = found.rows.shape[1] - found.length
+    assert [row.tobytes() for row in found.rows[:, skip:]] == [u for each in parsed for u in each]
+    return True
+
+
+@given(
+    length=st.sampled_from([1, 2, 127, 128, 300]),
+    counts=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    data=st.data(),
+)
+def test_batches_of_one_length_are_rows_without_being_cut(length, counts, data):
+    updates = st.binary(min_size=length, max_size=length)
+    batches = [
+        encode_update_batch(data.draw(st.lists(updates, min_size=count, max_size=count)))
+        for count in counts
+    ]
+    assert check_equal(batches)
+    # One byte anywhere that is another one: what is found then is right, or nothing is.
+    at = data.draw(st.integers(0, len(batches[-1]) - 1))
+    changed = bytearray(batches[-1])
+    changed[at] ^= data.draw(st.integers(1, 255))
+    check_equal([*batches[:-1], bytes(changed)])
+    check_equal([bytes(changed), *batches[:-1]])
+
+
+@given(batches=st.lists(UPDATES.map(encode_update_batch), min_size=1, max_size=5))
+def test_batches_of_any_lengths_are_rows_only_where_all_are_equal(batches):
+    lengths = {len(update) for batch in batches for update in decode_update_batch(batch)}
+    assert check_equal(batches) == (len(lengths) == 1)
+
+
+@pytest.mark.parametrize(
+    "other", [b"", b"\x08", b"\x08\x01", b"\x08\x01\x12\x00", b"\x0a\x01a", b"x"]
+)
+def test_what_is_no_batch_has_no_rows(other):
+    batch = encode_update_batch([b"a"])
+    assert equal_updates([other]) is None
+    assert equal_updates([batch, other]) is None

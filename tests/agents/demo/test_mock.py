@@ -217,6 +217,7 @@ async def read_one(config: dict[str, str], **options: bool) -> list[RecordBatch]
         session_timeout_ms=6000,
         isolation_level="read_uncommitted",
         batch_records=10,
+        batch_bytes=1 << 20,
         owner=reader,
         channel=reader,
         **options,

@@ -8,6 +8,7 @@ import pytest
 from schemas import Update, encode_update
 from stream.aggregation import familiar
 from stream.aggregation.familiar import FamiliarUpdates
+from stream.aggregation.update_blocks import blocks_of
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
 
 PLAN = PrivacyPlan(
@@ -43,11 +44,16 @@ def updates():
     return found
 
 
+def find_all(updates, values):
+    for block in blocks_of(values, None):
+        yield from updates.find(block)
+
+
 def find(updates, value):
     """Return how one update is recognised, alone: its client and its clip bit, or None."""
     found = [
         (client, group.is_below_clip)
-        for group in updates.find([value])
+        for group in find_all(updates, [value])
         for place, client in zip(group.places, group.clients, strict=True)
         if place == 0
     ]
@@ -68,7 +74,7 @@ def test_many_are_recognised_at_once_and_each_keeps_its_place(updates):
     sent = [good[0], strange[0], good[1], below, strange[1], good[2], good[3], GOOD]
     found = {
         place: (client, group.is_below_clip)
-        for group in updates.find([*map(encode_update, sent), b"", b"garbage"])
+        for group in find_all(updates, [*map(encode_update, sent), b"", b"garbage"])
         for place, client in zip(group.places, group.clients, strict=True)
     }
     assert found == {
