@@ -98,7 +98,9 @@ class OpenWindows:
         """Count updates, and each one of a batch, where the log has them at ``offsets``."""
         begin = 0
         while begin < len(values):
-            end = begin + _how_many(len(values[begin]))
+            # Long ones are not copied, so it does not matter how many bytes they are.
+            is_short = self._adder.is_short
+            end = begin + (_how_many(len(values[begin])) if is_short else _TOGETHER)
             self._count_messages(offsets[begin:end], values[begin:end])
             begin = end
 
@@ -204,8 +206,11 @@ class OpenWindows:
                 yield places[piece], rows[piece]
 
     def _add_long(self, together: Together, total: WindowSum) -> Collection[int]:
-        for place in list(together.clients):
-            if not self._adder.add_if_within(total.vectors, together.value_of(place)):
+        places = list(together.clients)
+        updates = [together.value_of(place) for place in places]
+        are_within = self._adder.add_if_within(total.vectors, updates)
+        for place, is_within in zip(places, are_within, strict=True):
+            if not is_within:
                 self._refuse_vector(together, place)
         added = list(together.clients)
         admitted = self._admit(together, total)

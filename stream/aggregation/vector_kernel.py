@@ -3,6 +3,7 @@
 Kernels differ in speed alone. The memory is what limits them, so each vector is read once.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -47,8 +48,12 @@ class VectorKernel(Protocol):
             type. They fit: there are at most 2^33 coordinates to 2^30.
         """
 
-    def add_vector(self, vector: NDArray[np.integer], sums: Sums) -> int:
-        """Add a long vector to ``sums``, always; return its squared norm, or -1 as above."""
+    def add_long(self, updates: Sequence[bytes], sums: Sums) -> NDArray[np.int64]:
+        """Add the long vectors that stand at the ends of ``updates`` to ``sums``, all of them.
+
+        Returns:
+            The squared norm of each; negative where it has the lowest number of its type.
+        """
 
 
 def find_kernel(kernel: Kernel, dtype: np.dtype[np.int8 | np.int16]) -> VectorKernel:
@@ -86,6 +91,7 @@ class NumpyKernel:
         work = np.float32 if dtype == np.int8 else np.float64
         self.sum_dtype: np.dtype[Number] = np.dtype(work)
         self.exact_below = 1 << np.finfo(work).nmant + 1
+        self._dtype = dtype
         self._lowest = np.iinfo(dtype).min
         self._scratch: Sums = np.empty(0, self.sum_dtype)
 
@@ -106,8 +112,13 @@ class NumpyKernel:
             squares[(rows == self._lowest).any(axis=1)] = -1
         return squares
 
-    def add_vector(self, vector: NDArray[np.integer], sums: Sums) -> int:
+    def add_long(self, updates: Sequence[bytes], sums: Sums) -> NDArray[np.int64]:
         """See `VectorKernel`."""
+        size = sums.size * self._dtype.itemsize
+        vectors = (np.frombuffer(each, self._dtype, -1, len(each) - size) for each in updates)
+        return np.array([self._add_one(vector, sums) for vector in vectors], np.int64)
+
+    def _add_one(self, vector: NDArray[np.integer], sums: Sums) -> int:
         square = 0
         for begin in range(0, vector.size, _BLOCK):
             block = vector[begin : begin + _BLOCK]

@@ -12,7 +12,7 @@ from stream.privacy.plan import PrivacyPlan
 from .vector_kernel import Sums, VectorKernel, find_kernel, rows_of
 
 # Vectors that are short enough to be taken many at a time, and how many coordinates of them.
-SHORT = 1 << 14
+SHORT = 1 << 12
 _TOGETHER = 1 << 19
 
 
@@ -117,14 +117,20 @@ class VectorAdder:
         are_within = (squares >= 0) & (squares <= self._bound)
         return MeasuredRows(rows_of(coordinates, step, self._size), are_within, sums)
 
-    def add_if_within(self, total: VectorSum, update: bytes) -> bool:
-        """Add the vector of an update if it is within bounds; say whether it is."""
-        vector = self._vector_of(update)
-        total.make_room(1)
-        if 0 <= self._kernel.add_vector(vector, total.part) <= self._bound:
-            return True
-        total.take_back(vector)
-        return False
+    def add_if_within(self, total: VectorSum, updates: Sequence[bytes]) -> list[bool]:
+        """Add the vectors of updates that are within bounds; say which they are."""
+        are_within: list[bool] = []
+        # As many at once as there is room for.
+        step = min(len(updates), self._capacity)
+        for begin in range(0, len(updates), max(1, step)):
+            some = updates[begin : begin + step]
+            total.make_room(len(some))
+            squares = self._kernel.add_long(some, total.part)
+            are_within += ((squares >= 0) & (squares <= self._bound)).tolist()
+        for update, is_within in zip(updates, are_within, strict=True):
+            if not is_within:
+                self.take_back(total, update)
+        return are_within
 
     def take_back(self, total: VectorSum, update: bytes) -> None:
         """Undo `add_if_within`."""

@@ -27,8 +27,8 @@ class Size:
 # as much however many its clients are.
 SIZES = (
     Size("1KB", 1_000, 40_000, 0.80, 10),
-    Size("10KB", 10_000, 7_500, 0.80, 8),
-    Size("100KB", 100_000, 1_500, 0.75, 4),
+    Size("10KB", 10_000, 15_000, 0.80, 6),
+    Size("100KB", 100_000, 2_000, 0.75, 4),
     Size("1MB", 1_000_000, 400, 0.70, 2),
 )
 _MOST_CPU = 1.25

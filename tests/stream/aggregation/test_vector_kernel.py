@@ -55,12 +55,13 @@ def test_a_long_vector_is_added_to_what_is_there_and_measured(kernel, dtype, lar
     largest = min(largest, np.iinfo(dtype).max)
     size = vector_kernel._BLOCK + 1001
     vector = np.random.default_rng(largest).integers(-largest, largest, size, dtype, endpoint=True)
-    # As it lies in a message: anywhere.
-    unaligned = np.frombuffer(b"x" + vector.tobytes(), dtype, offset=1)
     adder = find_kernel(kernel, dtype)
     sums = np.full(size, 5, adder.sum_dtype)
-    assert adder.add_vector(unaligned, sums) == squared(vector)
-    assert sums.tolist() == (5 + vector.astype(np.int64)).tolist()
+    # As they lie in messages: anywhere; and more of them than are taken in one call.
+    updates = [b"x" * n + (vector // (n + 1)).tobytes() for n in range(19)]
+    vectors = [vector // (n + 1) for n in range(19)]
+    assert adder.add_long(updates, sums).tolist() == [squared(each) for each in vectors]
+    assert sums.tolist() == (5 + np.sum(vectors, axis=0, dtype=np.int64)).tolist()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -70,9 +71,10 @@ def test_the_lowest_number_of_the_type_is_seen_wherever_it_stands(kernel, dtype,
     vector = np.zeros(vector_kernel._BLOCK + 10_001, dtype)
     adder = find_kernel(kernel, dtype)
     sums = np.zeros(vector.size, adder.sum_dtype)
-    assert adder.add_vector(vector, sums) == 0
+    assert adder.add_long([vector.tobytes()], sums).tolist() == [0]
     vector[at] = np.iinfo(dtype).min
-    assert adder.add_vector(vector, sums) == -1
+    (square,) = adder.add_long([b"header" + vector.tobytes()], sums)
+    assert square < 0
     assert sums.tolist() == vector.tolist(), "it is added all the same"
     rows = np.stack([vector[at - 2 if at else 0 :][:5], np.zeros(5, dtype)])
     assert adder.add_rows(rows.ravel(), 5, sums[:5]).tolist() == [-1, 0]
@@ -88,7 +90,7 @@ def test_squares_beyond_what_floating_point_holds_are_exact(kernel, dtype, large
     adder = find_kernel(kernel, np.dtype(dtype))
     sums = np.zeros(size, adder.sum_dtype)
     assert adder.add_rows(vector, size, sums).tolist() == [exact]
-    assert adder.add_vector(vector, sums) == exact
+    assert adder.add_long([vector.tobytes()], sums).tolist() == [exact]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

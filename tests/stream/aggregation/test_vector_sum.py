@@ -63,7 +63,8 @@ def add(adder, total, vector, pad=b"abc") -> bool:
         (is_within,) = measured.are_within.tolist()
         measured.add_to(total, None if is_within else [])
         return is_within
-    return adder.add_if_within(total, update)
+    (is_within,) = adder.add_if_within(total, [update])
+    return is_within
 
 
 @pytest.mark.parametrize("dimension", [5, LONG])
