@@ -27,8 +27,8 @@ from .topic_ids import global_topics, head_topics
 from .topics import check_mock_topics, check_topics, topics_of
 
 # Enough to be worth a turn of the event loop, and not so much that a heartbeat would wait.
-_BATCH_BYTES = 4 << 20
-_MOST_BATCH_RECORDS = 2000
+_BATCH_BYTES = 8 << 20
+_MOST_BATCH_RECORDS = 4000
 
 
 def run_head(
