@@ -26,6 +26,7 @@ from stream.privacy.plan import PrivacyPlan
 from .app import RoleApp, wait_for_agent
 from .budget_notice import budget_notice
 from .feed import PartitionFeed
+from .heap import seals_at_once
 from .kafka_edge import now_ms
 from .observability import Health, timed
 from .ownership import FINISH_S, Owned, finish, take_over
@@ -91,6 +92,7 @@ class HeadService(Service):
         self._watch = watch
         self._shards: dict[int, _Shard] = {}
         self._refused: dict[int, str] = {}
+        self._seals = asyncio.Semaphore(seals_at_once(plan.release_size))
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="head")
         self._feed = PartitionFeed(
             topic=self._names.updates,
@@ -188,9 +190,8 @@ class HeadService(Service):
                         self._step_back(cluster, shard, error)
                     return
             if not may_be_more:
-                pause_s, waiting = _TICK_S, shard.unpublished
-                if waiting is not None:
-                    pause_s = waiting.pause_s(self._plan, time.time(), _TICK_S)
+                due = shard.unpublished
+                pause_s = due.pause_s(self._plan, time.time(), _TICK_S) if due else _TICK_S
                 await self.sleep(pause_s)
 
     def _step_back(self, cluster: int, shard: _Shard, error: TransactionFailedError) -> None:
@@ -231,10 +232,11 @@ class HeadService(Service):
         """Steps 1 to 3 of sealing a window: charge, sum and noise, one transaction."""
         async with shard.lock:
             shard.head.begin_seal()
-        with timed(partial(self._metrics.observe_stage, "seal")):
-            cell = await self._blocking(self._seal, shard)
-        with timed(partial(self._metrics.observe_stage, "transaction")):
-            await self._blocking(self._write, shard, cell)
+        async with self._seals:
+            with timed(partial(self._metrics.observe_stage, "seal")):
+                cell = await self._blocking(self._seal, shard)
+            with timed(partial(self._metrics.observe_stage, "transaction")):
+                await self._blocking(self._write, shard, cell)
         spent_before = shard.head.spent_units
         async with shard.lock:
             rewind = shard.head.commit(cell)

@@ -8,6 +8,9 @@ import sys
 # Of glibc's malloc.h.
 _M_ARENA_MAX = -8
 _HEAPS = 2
+# Sums and noise (8 bytes each), the release, its bytes, and the client's copy of them.
+_SEAL_BYTES_A_COORDINATE = 40
+_ALL_SEALS_BYTES = 256 << 20
 # Some batches of a head.
 _OBJECTS_A_COLLECTION = 50_000
 
@@ -40,3 +43,13 @@ def keep_what_is_there() -> None:
     gc.set_threshold(_OBJECTS_A_COLLECTION, *gc.get_threshold()[1:])
     gc.collect()
     gc.freeze()
+
+
+def seals_at_once(release_size: int) -> int:
+    """Return how many windows may be sealed and committed at the same time, at least one.
+
+    Args:
+        release_size: How many coordinates a release has. What sealing one takes for a while grows
+            with it, and a worker may be head of many clusters whose windows end together.
+    """
+    return max(1, _ALL_SEALS_BYTES // (_SEAL_BYTES_A_COORDINATE * release_size))

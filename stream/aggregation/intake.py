@@ -137,7 +137,7 @@ class WindowIntake:
                 end = next((i for i, at_ms in rest if not begin_ms <= at_ms < end_ms), end)
             where, what = offsets[begin:end], values[begin:end]
             # Without a value it is a head's mark: it says how far the log goes, and no more.
-            if None in what:
+            if not all(what):
                 are_updates = [value is not None for value in what]
                 where, what = (
                     tuple(compress(where, are_updates)),

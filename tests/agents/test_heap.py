@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from agents import workers
+from agents.heap import seals_at_once
 from agents.workers import run_global, run_head
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's heaps")
@@ -110,3 +111,8 @@ def test_a_worker_keeps_what_there_is_right_before_it_runs(monkeypatch):
     settings = SimpleNamespace(metrics_host="", operator_port=0, public_port=0, log_level="INFO")
     workers._run(None, settings, None, None)
     assert calls == ["endpoints", "kept", "run"]
+
+
+@pytest.mark.parametrize(("size", "count"), [(8_000_001, 1), (50_000_000, 1), (1_000_001, 6)])
+def test_the_longer_releases_are_the_fewer_are_sealed_at_once(size, count):
+    assert seals_at_once(size) == count
