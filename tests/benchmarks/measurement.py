@@ -23,6 +23,7 @@ class Effort:
     opendp_samples: int
     memory_samples: int
     head_rounds: int = 0  # of a head on a broker; 0 leaves these figures out
+    head_share: float = 1  # how much of what it reads in a full run
     latency_windows: int = 0  # likewise
     peer_rounds: int = 0  # of what a user would pick instead; likewise
     peer_share: float = 1  # how much of what it reads in a full run

@@ -35,6 +35,7 @@ QUICK = replace(
     repeats=5,
     opendp_samples=1_000,
     head_rounds=3,
+    head_share=0.5,
     latency_windows=40,
     peer_rounds=1,
     peer_share=0.5,
@@ -68,7 +69,7 @@ def measured(effort: Effort) -> Iterator[Result]:
         peers = None
         if effort.peer_rounds:
             peers = partial(peer_results, commands=found_commands(), effort=effort)
-        yield from head_results(effort.head_rounds, peers)
+        yield from head_results(effort.head_rounds, effort.head_share, peers)
     if effort.peer_rounds:
         yield from flower_results(effort)
     if effort.latency_windows:

@@ -236,22 +236,13 @@ def test_the_whole_run_is_written_as_a_table_and_as_json(
 @pytest.mark.slow
 def test_a_head_is_measured_against_a_consumer_that_only_sums(load, measurement, bootstrap_servers):
     throughput = load("throughput")
-    size = throughput.Size("10KB", 1000, 50, 0.5, 1)
+    size = throughput.Size("10KB", 1000, 50, 0.5, 1, per_message=8)
     results = list(throughput.size_results(bootstrap_servers, size, rounds=2))
     figures = check_shape(measurement, results)
     assert set(figures) == {
         f"{name}_10KB" for name in ("head_vs_limit", "cpu_vs_limit", "head", "head_peak")
-    }
+    } | {"batch8_vs_single", "head_peak_batch8"}
     assert figures["head_10KB"]["unit"] == "updates/s"
-
-
-@pytest.mark.integration
-@pytest.mark.slow
-def test_batches_are_measured_against_single_updates(load, measurement, bootstrap_servers):
-    throughput = load("throughput")
-    size = throughput.Size("1KB", 1000, 50, 0.5, 1)
-    results = list(throughput.batch_results(bootstrap_servers, size, rounds=1))
-    assert set(check_shape(measurement, results)) == {"batch64_vs_single"}
 
 
 def test_what_is_compared_takes_turns(load):
