@@ -21,9 +21,10 @@ from stream.clip_progress import clip_norm_of, first_unknown_window
 from stream.privacy.noise_kernel import Kernel
 from stream.privacy.plan import PrivacyPlan
 
-from .open_windows import BatchOutcome as BatchOutcome
-from .open_windows import OpenWindows, updates_of
-from .open_windows import RejectedUpdate as RejectedUpdate
+from .open_windows import OpenWindows
+from .outcome import BatchOutcome as BatchOutcome
+from .outcome import RejectedUpdate as RejectedUpdate
+from .outcome import updates_of
 from .validation import Reason, Rejection
 
 

@@ -5,7 +5,6 @@ alone, in the order of the log.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat
 
@@ -17,14 +16,14 @@ from schemas import (
     EqualUpdates,
     MalformedMessageError,
     decode_update,
-    decode_update_batch,
     equal_updates,
 )
 from stream.budget.client_budgets import ClientBudgets, client_key
 from stream.privacy.noise_kernel import Kernel
 from stream.privacy.plan import PrivacyPlan
 
-from .familiar import FamiliarUpdates
+from .familiar import FamiliarGroup, FamiliarUpdates
+from .outcome import BatchOutcome, RejectedUpdate, updates_of
 from .together import Together
 from .update_blocks import UpdateBlock, blocks_of
 from .validation import Reason, Rejection, check_update
@@ -36,32 +35,6 @@ from .window import WindowSum
 _TOGETHER = 512
 _TOGETHER_BYTES = 1 << 19
 _FEWEST = 16
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedUpdate:
-    """One record that did not count, and why; holds nothing of the gradient."""
-
-    offset: int
-    window: int
-    client_id: str
-    rejection: Rejection
-
-
-@dataclass(slots=True)
-class BatchOutcome:
-    """What became of a batch: how many updates counted, and each one that did not."""
-
-    accepted: int = 0
-    rejected: list[RejectedUpdate] = field(default_factory=list)
-
-
-def updates_of(value: bytes) -> Sequence[bytes]:
-    """Return each update of a message; of a malformed batch itself, to be refused as an update."""
-    try:
-        return decode_update_batch(value)
-    except MalformedMessageError:
-        return (value,)
 
 
 class OpenWindows:
@@ -109,7 +82,9 @@ class OpenWindows:
         if equal is not None:
             self._count_equal(offsets, equal)
             return
-        together = self._recognised(values)
+        together = self._looked_at(offsets, values)
+        if together is None:
+            return
         if not any(updates_of(values[place]) != [values[place]] for place in together.unknown()):
             self._settle(offsets, together)
             return
@@ -120,7 +95,9 @@ class OpenWindows:
         ]
         for begin in range(0, len(flat), _TOGETHER):
             where, updates = zip(*flat[begin : begin + _TOGETHER], strict=True)
-            self._settle(where, self._recognised(updates))
+            together = self._looked_at(where, updates)
+            if together is not None:
+                self._settle(where, together)
 
     def _count_equal(self, offsets: Sequence[int], equal: EqualUpdates) -> None:
         """Count the updates of batches, which need not be cut to be looked at."""
@@ -128,31 +105,59 @@ class OpenWindows:
         skip = equal.rows.shape[1] - equal.length
         most = _how_many(equal.length)
         for begin in range(0, len(where), most):
-            rows = equal.rows[begin : begin + most]
+            piece = slice(begin, begin + most)
+            rows = equal.rows[piece]
             block = UpdateBlock(range(len(rows)), equal.length, rows, skip)
-            together = Together(len(rows), [block], partial(_update_at, rows[:, skip:]))
-            self._recognise(together, [block], range(len(rows)))
-            self._settle(where[begin : begin + most], together)
+            groups = list(self._familiar.find(block))
+            if not self._count_alike(where[piece], block, groups):
+                together = Together(len(rows), [block], partial(_update_at, rows[:, skip:]))
+                together.take_all(groups)
+                self._settle(where[piece], together)
 
-    def _recognised(self, values: Sequence[bytes]) -> Together:
+    def _looked_at(self, offsets: Sequence[int], values: Sequence[bytes]) -> Together | None:
+        """Find out what needs no parser; None where all is counted already."""
         blocks = self._blocks_of(values)
+        groups = [group for block in blocks for group in self._familiar.find(block)]
+        if len(blocks) == 1 and self._count_alike(offsets, blocks[0], groups):
+            return None
         together = Together(len(values), blocks, values.__getitem__)
-        self._recognise(together, blocks, range(len(values)))
+        together.take_all(groups)
         return together
 
     def _blocks_of(self, values: Sequence[bytes]) -> list[UpdateBlock]:
         return blocks_of(values, None if self._adder.is_short else LONGEST_HEAD)
 
-    def _recognise(
-        self, together: Together, blocks: Sequence[UpdateBlock], places: Sequence[int]
-    ) -> None:
-        """Look at ``blocks``, whose places are those of ``places``."""
-        for block in blocks:
-            for group in self._familiar.find(block):
-                found = group.places
-                if not isinstance(places, range):
-                    found = [places[each] for each in found]
-                together.take(found, group)
+    def _count_alike(
+        self, offsets: Sequence[int], block: UpdateBlock, groups: Sequence[FamiliarGroup]
+    ) -> bool:
+        """Count a block whose updates are all of one kind and all sound; say whether they were.
+
+        It is what nearly all of them are, and then nothing has to be known of each by itself.
+        """
+        if len(groups) != 1 or self.clients is not None or not self._adder.is_short:
+            return False
+        clients, count = set(groups[0].clients), len(block.places)
+        if len(clients) < count or count > self._adder.rows:
+            return False
+        total = self._sum_of_window()
+        if total.has_any(clients):
+            return False
+        found = self._adder.measure(block.rows)
+        if not found.are_within.all():
+            return False
+        found.add_to(total.vectors)
+        total.count(clients, count if groups[0].is_below_clip else 0)
+        self._keep(total, offsets[0], count)
+        return True
+
+    def _sum_of_window(self) -> WindowSum:
+        return self.sums.get(self._window) or WindowSum(self._plan, self._adder, -1)
+
+    def _keep(self, total: WindowSum, first_offset: int, accepted: int) -> None:
+        if total.first_offset < 0:
+            total.first_offset = first_offset
+        self.sums[self._window] = total
+        self._outcome.accepted += accepted
 
     def _settle(self, offsets: Sequence[int], together: Together) -> None:
         """Count what may be counted of some updates of the window, and say why others may not."""
@@ -160,19 +165,17 @@ class OpenWindows:
         while waiting:
             if self._parse(together, waiting.pop()):
                 # What it has taught may be all that the others need.
-                blocks = self._blocks_of([together.value_of(place) for place in waiting])
-                self._recognise(together, blocks, waiting)
+                for block in self._blocks_of([together.value_of(place) for place in waiting]):
+                    for group in self._familiar.find(block):
+                        together.take([waiting[each] for each in group.places], group)
                 waiting = [place for place in waiting if place not in together.clients]
-        total = self.sums.get(self._window) or WindowSum(self._plan, self._adder, -1)
+        total = self._sum_of_window()
         if self._adder.is_short:
             admitted = self._add_short(together, total)
         else:
             admitted = self._add_long(together, total)
         if admitted:
-            if total.first_offset < 0:
-                total.first_offset = offsets[min(admitted)]
-            self.sums[self._window] = total
-            self._outcome.accepted += len(admitted)
+            self._keep(total, offsets[min(admitted)], len(admitted))
         self._outcome.rejected += [
             RejectedUpdate(offsets[place], self._window, *why)
             for place, why in sorted(together.refused.items())

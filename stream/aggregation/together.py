@@ -41,6 +41,11 @@ class Together:
         if group.is_below_clip:
             self.below_clip.update(places)
 
+    def take_all(self, groups: Sequence[FamiliarGroup]) -> None:
+        """Note all groups, whose places are those of the updates."""
+        for group in groups:
+            self.take(group.places, group)
+
     def refuse(self, place: int, client_id: str, rejection: Rejection) -> None:
         """Note why an update does not count."""
         self.clients.pop(place, None)
