@@ -1,4 +1,4 @@
-"""Each update of a message is one to be counted or refused, and a message that is none is refused."""
+"""Each update of a message is counted or refused, and a message that is none is refused."""
 
 import pytest
 
