@@ -34,8 +34,8 @@ def effort(load):
 def backlog(load, bootstrap_servers):
     """Updates in more than one window, so that a window is over for each peer."""
     throughput = load("throughput")
-    size = throughput.Size("1KB", 1000, 60, 0.5)
-    with throughput.backlog_of(bootstrap_servers, size, WINDOWS) as found:
+    size = throughput.Size("1KB", 1000, 60, 0.5, WINDOWS)
+    with throughput.backlog_of(bootstrap_servers, size) as found:
         yield found
 
 
