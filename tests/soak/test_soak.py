@@ -33,7 +33,8 @@ def test_a_head_that_leaks_is_found_and_nothing_else_grows(deploy, load, probes)
     soak, run = load("soak"), load("run")
     deployment = deploy(
         dimension=64,
-        window_length_ms=100,
+        # Half as many as in the soak itself: other tests want the machine, too.
+        window_length_ms=200,
         grace_ms=10,
         release_delay_ms=50,
         horizon_windows=run.HORIZON_WINDOWS,
@@ -61,7 +62,7 @@ def test_a_head_that_leaks_is_found_and_nothing_else_grows(deploy, load, probes)
         "head-1: fds",
         "head-1: threads",
     ], found
-    assert report.windows > 100
+    assert report.windows > 50
     assert report.updates > 2_000
     assert "fds GROWING, threads GROWING" in report.last_line()
 
