@@ -11,7 +11,7 @@ from agents.publisher import Publisher
 from agents.settings import load_settings
 from agents.workers import run_head
 
-LEAKED_BYTES = 128 * 1024
+LEAKED_BYTES = 384 * 1024
 EVERY = 4
 
 kept: list[object] = []
