@@ -69,12 +69,12 @@ class FamiliarUpdates:
     def find(self, block: UpdateBlock) -> Iterator[FamiliarGroup]:
         """Find those of a block that need no parser."""
         for rows, clients, rest in self._shape.groups(block.rows[:, block.skip :], block.length):
-            places: Sequence[int] = rows
-            if not isinstance(block.places, range):
-                places = [block.places[row] for row in rows]
             is_below_clip = self._kinds.get(rest)
             if is_below_clip is None:
                 continue
+            places: Sequence[int] = rows
+            if not isinstance(block.places, range):
+                places = [block.places[row] for row in rows]
             known = list(map(self._clients.get, clients))
             if not all(known):
                 known = [self._clients.get(client) or self._at_home(client) for client in clients]

@@ -9,12 +9,12 @@ from importlib import import_module
 import numpy as np
 from numpy.typing import NDArray
 
+from .vector_kernel import Number, Sums
+
 # Not "import numba": type checks must come out the same with and without the extra.
 _numba = import_module("numba")
 _types = _numba.types
 
-Number = np.float32 | np.float64 | np.int32 | np.int64
-Sums = NDArray[Number]
 _Add = Callable[[NDArray[np.integer], int, Sums, NDArray[np.int64]], None]
 
 # So many squares of int8 fit in int32, which a processor adds twice as fast as int64.
