@@ -28,12 +28,13 @@ class UpdateGroup(NamedTuple):
 
     Attributes:
         places: Where they are among those that were looked at, in order.
-        clients: The bytes of each one's ``client_id``, at least one; perhaps no UTF-8.
+        clients: The bytes of each one's ``client_id``, at least one; perhaps no UTF-8. Shape
+            ``(n, length)``.
         rest: The bytes of all header fields after ``client_id``; perhaps not canonical.
     """
 
     places: Sequence[int]
-    clients: list[bytes]
+    clients: NDArray[np.uint8]
     rest: bytes
 
 
@@ -102,12 +103,13 @@ class UpdateShape:
             ):
                 are_same = heads == heads[0]
                 are_same[:, begin:client_end] = True
-                are_taken = are_same.all(axis=1)
-                clients = np.ascontiguousarray(heads[are_taken, begin:client_end])
-                are_all = bool(are_taken.all())
+                # Mostly they are all alike, and that is quicker to see.
+                are_all = bool(are_same.all())
+                are_taken = are_same.all(axis=1) if not are_all else are_same[:, 0]
+                clients = heads[:, begin:client_end]
                 yield UpdateGroup(
                     places if are_all else list(compress(places, are_taken.tolist())),
-                    clients.view(f"V{client_end - begin}").ravel().tolist(),
+                    clients if are_all else clients[are_taken],
                     first[client_end:end],
                 )
                 if are_all:

@@ -8,17 +8,17 @@ refused by this and nothing is let in that a parser would refuse.
 
 from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas import MAX_CLIENT_ID_BYTES, UpdateShape
 from stream.privacy.plan import PrivacyPlan
 
+from .client_numbers import UNKNOWN, ClientNumbers
 from .update_blocks import UpdateBlock
 
-# Clients whose cluster is remembered, about 20 MB.
-_MOST_CLIENTS = 1 << 17
 # A model's versions may be many, and anybody may make them up.
 _MOST_KINDS = 64
 
@@ -28,27 +28,26 @@ class FamiliarGroup(NamedTuple):
 
     Attributes:
         places: Where they are among those that were looked at, in order.
-        clients: The bytes of each one's client id.
+        numbers: Those of their clients, shape ``(n,)``.
         is_below_clip: What they say of their gradients' norms.
     """
 
     places: Sequence[int]
-    clients: Sequence[bytes]
+    numbers: NDArray[np.int32]
     is_below_clip: bool
 
 
 class FamiliarUpdates:
     """Recognises the updates of one cluster that are like one that has passed all checks."""
 
-    def __init__(self, plan: PrivacyPlan, cluster: int) -> None:
-        """Set up; nothing is familiar yet."""
+    def __init__(self, plan: PrivacyPlan, cluster: int, numbers: ClientNumbers) -> None:
+        """Set up; nothing is familiar yet, but that clients with numbers are of the cluster."""
         self._shape = UpdateShape(plan.plan_id, np.dtype(plan.update_dtype), plan.coordinate_count)
         self._plan = plan
         self._cluster = cluster
         self._window: int | None = None
         self._kinds: dict[bytes, bool] = {}
-        # Each under itself, so that windows remember the one object and not one each.
-        self._clients: dict[bytes, bytes] = {}
+        self._numbers = numbers
 
     def begin_window(self, window: int) -> None:
         """Forget what is right in another window than ``window``."""
@@ -75,22 +74,25 @@ class FamiliarUpdates:
             places: Sequence[int] = rows
             if not isinstance(block.places, range):
                 places = [block.places[row] for row in rows]
-            known = list(map(self._clients.get, clients))
-            if not all(known):
-                known = [self._clients.get(client) or self._at_home(client) for client in clients]
-                places = list(compress(places, known))
-                known = list(filter(None, known))
-            yield FamiliarGroup(places, cast("list[bytes]", known), is_below_clip)
+            numbers = self._numbers.find(clients)
+            if (numbers == UNKNOWN).any():
+                self._add_new(clients, numbers)
+                are_known = numbers != UNKNOWN
+                places, numbers = list(compress(places, are_known)), numbers[are_known]
+            yield FamiliarGroup(places, numbers, is_below_clip)
 
-    def _at_home(self, client: bytes) -> bytes | None:
-        """Return a client that is seen for the first time, if it belongs to the cluster."""
+    def _add_new(self, client_ids: NDArray[np.uint8], numbers: NDArray[np.int32]) -> None:
+        """Number those clients that have no number and belong to the cluster."""
+        new = {
+            row: client
+            for row in np.flatnonzero(numbers == UNKNOWN).tolist()
+            if self._is_at_home(client := client_ids[row].tobytes())
+        }
+        numbers[list(new)] = self._numbers.add(list(new.values()))
+
+    def _is_at_home(self, client: bytes) -> bool:
         try:
             cluster = self._plan.cluster_of(client.decode())
         except UnicodeDecodeError:
-            return None
-        if cluster != self._cluster or len(client) > MAX_CLIENT_ID_BYTES:
-            return None
-        if len(self._clients) >= _MOST_CLIENTS:
-            self._clients.clear()
-        self._clients[client] = client
-        return client
+            return False
+        return cluster == self._cluster and len(client) <= MAX_CLIENT_ID_BYTES

@@ -18,10 +18,12 @@ from schemas import (
     decode_update,
     equal_updates,
 )
-from stream.budget.client_budgets import ClientBudgets, client_key
+from stream.budget.client_budgets import ClientBudgets
 from stream.privacy.noise_kernel import Kernel
 from stream.privacy.plan import PrivacyPlan
 
+from .admission import Admission
+from .client_numbers import ClientNumbers
 from .familiar import FamiliarGroup, FamiliarUpdates
 from .outcome import BatchOutcome, RejectedUpdate, updates_of
 from .together import Together
@@ -42,7 +44,6 @@ class OpenWindows:
 
     Attributes:
         sums: What is open, by window.
-        clients: What each client has spent before the oldest window, where each has a budget.
     """
 
     def __init__(
@@ -50,14 +51,24 @@ class OpenWindows:
     ) -> None:
         """Begin with no window."""
         self.sums: dict[int, WindowSum] = {}
-        self.clients = clients
         self._plan = plan
         self._cluster = cluster
         self._adder = VectorAdder(plan, kernel)
-        self._familiar = FamiliarUpdates(plan, cluster)
+        self._numbers = ClientNumbers()
+        self._admission = Admission(plan, self.sums, self._numbers, clients)
+        self._familiar = FamiliarUpdates(plan, cluster, self._numbers)
         self._window = -1
         self._clip_norm = 0.0
         self._outcome = BatchOutcome()
+
+    @property
+    def clients(self) -> ClientBudgets | None:
+        """What each client has spent before the oldest window, where each has a budget."""
+        return self._admission.clients
+
+    @clients.setter
+    def clients(self, clients: ClientBudgets | None) -> None:
+        self._admission.clients = clients
 
     def begin(self, window: int, clip_norm: float, outcome: BatchOutcome) -> None:
         """Count what comes into ``window``, where clients clip to ``clip_norm``.
@@ -66,6 +77,7 @@ class OpenWindows:
         """
         self._window, self._clip_norm, self._outcome = window, clip_norm, outcome
         self._familiar.begin_window(window)
+        self._admission.forget_clients()
 
     def count(self, offsets: Sequence[int], values: Sequence[bytes]) -> None:
         """Count updates, and each one of a batch, where the log has them at ``offsets``."""
@@ -136,17 +148,17 @@ class OpenWindows:
         """
         if len(groups) != 1 or self.clients is not None or not self._adder.is_short:
             return False
-        clients, count = set(groups[0].clients), len(block.places)
-        if len(clients) < count or count > self._adder.rows:
+        numbers, count = groups[0].numbers, len(block.places)
+        if numbers.size < count or count > self._adder.rows:
             return False
         total = self._sum_of_window()
-        if total.has_any(clients):
+        if not total.are_new(numbers):
             return False
         found = self._adder.measure(block.rows)
         if not found.are_within.all():
             return False
         found.add_to(total.vectors)
-        total.count(clients, count if groups[0].is_below_clip else 0)
+        total.count(numbers, count if groups[0].is_below_clip else 0)
         self._keep(total, offsets[0], count)
         return True
 
@@ -169,6 +181,7 @@ class OpenWindows:
                     for group in self._familiar.find(block):
                         together.take([waiting[each] for each in group.places], group)
                 waiting = [place for place in waiting if place not in together.clients]
+        together.number_parsed(self._numbers)
         total = self._sum_of_window()
         if self._adder.is_short:
             admitted = self._add_short(together, total)
@@ -188,7 +201,7 @@ class OpenWindows:
             measured.append((places, found))
             for row in np.flatnonzero(~found.are_within).tolist():
                 self._refuse_vector(together, places[row])
-        admitted = self._admit(together, total)
+        admitted = self._admission.admit(together, total, self._window)
         are_all = len(admitted) == sum(len(places) for places, _ in measured)
         for places, found in measured:
             found.add_to(
@@ -216,7 +229,7 @@ class OpenWindows:
             if not is_within:
                 self._refuse_vector(together, place)
         added = list(together.clients)
-        admitted = self._admit(together, total)
+        admitted = self._admission.admit(together, total, self._window)
         for place in added:
             if place not in admitted:
                 self._adder.take_back(total.vectors, together.value_of(place))
@@ -234,9 +247,8 @@ class OpenWindows:
         if rejection is not None:
             together.refuse(place, update.client_id, rejection)
             return False
-        together.clients[place] = update.client_id.encode()
-        if update.is_below_clip:
-            together.below_clip.add(place)
+        client = update.client_id.encode()
+        together.take_parsed(place, client, is_below_clip=update.is_below_clip)
         return self._familiar.learn(value, is_below_clip=update.is_below_clip)
 
     def _refuse_vector(self, together: Together, place: int) -> None:
@@ -244,38 +256,6 @@ class OpenWindows:
         self._parse(together, place)
         if place not in together.refused:
             raise RuntimeError("a vector was measured in two ways, and they differ")
-
-    def _admit(self, together: Together, total: WindowSum) -> Collection[int]:
-        """Count the clients whose updates are sound, once each; return their places."""
-        clients = together.clients
-        different = set(clients.values())
-        if self.clients is None and len(different) == len(clients) and not total.has_any(different):
-            total.count(different, len(together.below_clip & clients.keys()))
-            return clients.keys()
-        return {place for place in sorted(clients) if self._is_admitted(together, place, total)}
-
-    def _is_admitted(self, together: Together, place: int, total: WindowSum) -> bool:
-        client = together.clients[place]
-        client_id = client.decode()
-        if total.has(client):
-            why = Rejection(Reason.DUPLICATE, f"already counted in window {self._window}")
-            together.refuse(place, client_id, why)
-            return False
-        if self.clients is not None:
-            key = client_key(self._plan.plan_id, client_id)
-            if not self._can_pay(self.clients, key):
-                why = Rejection(Reason.CLIENT_EXHAUSTED, "the client's budget is spent")
-                together.refuse(place, client_id, why)
-                return False
-            total.client_keys.add(key)
-        total.count((client,), place in together.below_clip)
-        return True
-
-    def _can_pay(self, clients: ClientBudgets, key: int) -> bool:
-        # Windows that are summed but not sealed are as good as paid: all of them are released.
-        others = (total for window, total in self.sums.items() if window != self._window)
-        owed = sum(key in total.client_keys for total in others)
-        return clients.may_pay(key, (owed + 1) * self._plan.charge_units)
 
 
 def _update_at(rows: NDArray[np.uint8], place: int) -> bytes:

@@ -1,8 +1,7 @@
 """The privacy plan: every number that the guarantee depends on, frozen, validated, hashed.
 
-Everyone is given the same plan. An update or a release that was made under another one carries
-another ``plan_id`` and is refused. What can be derived (client scale, sensitivity, noise,
-charge) is derived here and cannot be configured, so no two settings can contradict each other.
+Everyone is given the same plan: what was made under another one carries another ``plan_id`` and
+is refused. What can be derived (scale, sensitivity, noise, charge) is, and cannot be configured.
 """
 
 import hashlib
@@ -30,8 +29,7 @@ from .schedule_spec import ScheduleSpec
 _RELEASE_HEADROOM = 64
 # What a client's own budget may count up to: its spent units are kept in 64 bits.
 _LARGEST_CLIENT_CAP = 2**63 - 1
-_MOST_CLUSTERS_THAT_ADAPT = 1000
-_CAP_BITS = 36
+_MOST_CLUSTERS_THAT_ADAPT, _CAP_BITS = 1000, 36
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _LEFT_OUT_BY_DEFAULT = (
     "assignment_key",
@@ -246,11 +244,13 @@ class PrivacyPlan(PlanFields):
 
         A public function of the identity alone (PRIVACY 1.7): never of what a client holds.
         """
-        if self.assignment == "hash":
-            keyed = _hash_keyed_with(self.assignment_key).copy()
-            keyed.update(client_id.encode())
-            return int.from_bytes(keyed.digest(), "big") % self.cluster_count
-        return self._cluster_by_prefix.get(client_id.partition("/")[0])
+        if self.assignment == "prefix":
+            return self._cluster_by_prefix.get(client_id.partition("/")[0])
+        if self.cluster_count == 1:
+            return 0
+        keyed = _hash_keyed_with(self.assignment_key).copy()
+        keyed.update(client_id.encode())
+        return int.from_bytes(keyed.digest(), "big") % self.cluster_count
 
     def window_of(self, timestamp_ms: int) -> int:
         """Return the window that holds ``timestamp_ms`` (half-open); negative before the start."""

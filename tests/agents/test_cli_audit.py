@@ -78,7 +78,7 @@ def test_the_text_says_it_too_whether_the_plan_is_an_argument_or_in_the_environm
 
 
 def test_a_broken_claim_is_named_and_exits_3(plan_file, monkeypatch):
-    monkeypatch.setattr(WindowSum, "has", lambda self, client_id: False)
+    monkeypatch.setattr(WindowSum, "has", lambda *_: False)
     result = run(plan_file, "--games", "500")
     assert result.exit_code == 3
     assert "THE CLAIM IS BROKEN" in result.output

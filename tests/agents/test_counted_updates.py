@@ -72,7 +72,7 @@ def test_a_total_is_the_sum_of_a_head() -> None:
         )
         total.add(update, is_late=False)
         head.vectors.add(update.vector)
-        head.count([update.client_id.encode()], int(update.is_below_clip))
+        head.count(np.array([number], np.int32), int(update.is_below_clip))
     (candidate,) = total.candidates()
     assert candidate.tolist() == head.exact_sum.tolist()
     assert total.counted == 5

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from confluent_kafka.admin import AdminClient
 from deployment import small_plan
+from standstill import stop
 
 from agents.kafka_edge import connection, read_tail
 from agents.local_kafka import start_broker
@@ -97,7 +98,7 @@ def test_without_a_broker_publishing_says_so_and_afterwards_it_works(
     # A broker this young may take longer than that for its first answer.
     deployment.eventually("it is published", lambda: publisher.publish(0, b"before"))
     # As a network that drops everything: the connection stays, and nobody answers.
-    os.kill(native_broker.pid, signal.SIGSTOP)
+    stop(native_broker.pid)
     asked_at = time.monotonic()
     try:
         assert not publisher.publish(0, b"during")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from schemas import decode_update
+from stream.aggregation.client_numbers import ClientNumbers
 from stream.aggregation.validation import check_update
 from stream.aggregation.vector_sum import VectorAdder
 from stream.aggregation.window import WindowSum
@@ -66,13 +67,14 @@ def test_a_game_keeps_the_budget_the_noise_and_the_scope(name):
 def test_what_canaries_send_is_accepted_and_sums_to_what_is_said(name):
     game = audit_plan(PLANS[name], 16, 100, 20, 2, 7)
     vector = np.arange(16)
-    window = WindowSum(game, VectorAdder(game), 0)
+    window, numbers = WindowSum(game, VectorAdder(game), 0), ClientNumbers()
     for canary in (0, 1):
         for data in canary_updates(game, vector, clients=3, canary=canary):
             update = decode_update(data)
             clip_norm = 1.5 if game.clipping else 0.0
             assert check_update(update, game, 0, 0, clip_norm) is None
-            assert not window.has(update.client_id.encode())
+            number = numbers.add([update.client_id.encode()])
+            assert window.are_new(number)
             window.vectors.add(update.vector)
-            window.count([update.client_id.encode()], int(update.is_below_clip))
+            window.count(number, int(update.is_below_clip))
     assert window.exact_sum.tolist() == (3 * canary_sum(game, 2 * vector, 2)).tolist()

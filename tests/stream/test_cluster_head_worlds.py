@@ -15,7 +15,7 @@ from schemas import (
     encode_release,
     encode_update,
 )
-from stream.aggregation import open_windows
+from stream.aggregation import admission
 from stream.aggregation.intake import Record
 from stream.aggregation.validation import Reason
 from stream.aggregation.window import WindowSum
@@ -310,7 +310,7 @@ def test_a_budget_that_two_clients_share_would_be_seen(monkeypatch):
         script.append((client, time_in(window), one_hot(client, plan=PER_CLIENT)))
         script.append(PLAN.window_end_ms(window) + 100)
     assert_neighbours(script, 0, 2, renumber=False, plan=PER_CLIENT)
-    monkeypatch.setattr(open_windows, "client_key", lambda plan_id, client_id: 7)
+    monkeypatch.setattr(admission, "client_key", lambda plan_id, client_id: 7)
     with pytest.raises(AssertionError):
         assert_neighbours(script, 0, 2, renumber=False, plan=PER_CLIENT)
 
@@ -321,8 +321,8 @@ def test_a_window_that_is_full_after_two_clients_would_be_seen(victim, monkeypat
     script.append(PLAN.window_end_ms(0) + 100)
     assert_neighbours(script, victim, 2, renumber=False)
     # One by one, so that each is asked for.
-    monkeypatch.setattr(WindowSum, "has_any", lambda *_: True)
-    monkeypatch.setattr(WindowSum, "has", lambda self, client_id: self.exact_sum[-1] >= 2 * KAPPA)
+    monkeypatch.setattr(WindowSum, "are_new", lambda *_: False)
+    monkeypatch.setattr(WindowSum, "has", lambda self, _: self.exact_sum[-1] >= 2 * KAPPA)
     with pytest.raises(AssertionError):
         assert_neighbours(script, victim, 2, renumber=False)
 

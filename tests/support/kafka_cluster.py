@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata
+from standstill import stop
 
 from agents.broker import Broker, BrokerError, free_port
 from agents.kafka_process import LOCAL_SETTINGS, START_TIMEOUT_S, KafkaProcess
@@ -80,7 +81,7 @@ class KafkaCluster(Broker):
 
     def pause(self, node: int) -> None:
         """SIGSTOP: its connections stay, and nobody answers."""
-        os.kill(self._processes[node].pid, signal.SIGSTOP)
+        stop(self._processes[node].pid)
 
     def resume(self, node: int) -> None:
         """SIGCONT: it goes on as what it was, until it learns otherwise."""

@@ -7,6 +7,7 @@ import pytest
 
 from schemas import Update, encode_update
 from stream.aggregation import familiar
+from stream.aggregation.client_numbers import ClientNumbers
 from stream.aggregation.familiar import FamiliarUpdates
 from stream.aggregation.update_blocks import blocks_of
 from stream.privacy.plan import OptimizerSpec, PrivacyPlan
@@ -36,27 +37,30 @@ GOOD = Update(PLAN.plan_id, "north/1", 3, np.arange(6, dtype=np.int8))
 
 
 @pytest.fixture
-def updates():
+def numbers():
+    return ClientNumbers()
+
+
+@pytest.fixture
+def updates(numbers):
     """Window 5 of cluster 0, of which one update has passed all checks."""
-    found = FamiliarUpdates(PLAN, 0)
+    found = FamiliarUpdates(PLAN, 0, numbers)
     found.begin_window(5)
     found.learn(encode_update(GOOD), is_below_clip=False)
     return found
 
 
 def find_all(updates, values):
+    """Yield of each that is recognised its place, its client and its clip bit."""
     for block in blocks_of(values, None):
-        yield from updates.find(block)
+        for group in updates.find(block):
+            for place, number in zip(group.places, group.numbers.tolist(), strict=True):
+                yield place, updates._numbers.name(number), group.is_below_clip
 
 
 def find(updates, value):
     """Return how one update is recognised, alone: its client and its clip bit, or None."""
-    found = [
-        (client, group.is_below_clip)
-        for group in find_all(updates, [value])
-        for place, client in zip(group.places, group.clients, strict=True)
-        if place == 0
-    ]
+    found = [(client, is_below) for _, client, is_below in find_all(updates, [value])]
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -73,9 +77,10 @@ def test_many_are_recognised_at_once_and_each_keeps_its_place(updates):
     strange = [replace(GOOD, model_version=4), replace(GOOD, client_id="south/1")]
     sent = [good[0], strange[0], good[1], below, strange[1], good[2], good[3], GOOD]
     found = {
-        place: (client, group.is_below_clip)
-        for group in find_all(updates, [*map(encode_update, sent), b"", b"garbage"])
-        for place, client in zip(group.places, group.clients, strict=True)
+        place: (client, is_below)
+        for place, client, is_below in find_all(
+            updates, [*map(encode_update, sent), b"", b"garbage"]
+        )
     }
     assert found == {
         place: (each.client_id.encode(), each.is_below_clip)
@@ -127,13 +132,8 @@ def test_many_kinds_do_not_make_it_grow(updates):
     assert len(updates._kinds) <= familiar._MOST_KINDS
 
 
-def test_many_clients_do_not_make_it_grow(updates, monkeypatch):
-    monkeypatch.setattr(familiar, "_MOST_CLIENTS", 10)
-    for n in range(55):
-        assert find(updates, encode_update(replace(GOOD, client_id=f"north/{n}"))) is not None
-    assert len(updates._clients) == 5
-
-
-def test_a_client_is_one_object_however_often_it_comes(updates):
-    first, second = (find(updates, encode_update(GOOD))[0] for _ in range(2))
-    assert first is second
+def test_only_clients_of_the_cluster_get_a_number(updates, numbers):
+    clients = ("north/1", "south/1", "west/1", "north/1", "north/2", "north/" + "x" * 122)
+    for client in clients:
+        find(updates, encode_update(replace(GOOD, client_id=client)))
+    assert [numbers.name(number) for number in range(len(numbers))] == [b"north/1", b"north/2"]

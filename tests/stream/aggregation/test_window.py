@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Update
+from stream.aggregation.client_numbers import ClientNumbers
 from stream.aggregation.vector_sum import VectorAdder
 from stream.aggregation.window import WindowSum
 from stream.privacy.adaptive_clipping import ClippingSpec
@@ -44,9 +45,16 @@ def window_of(plan: PrivacyPlan, first_offset: int) -> WindowSum:
     return WindowSum(plan, VectorAdder(plan), first_offset)
 
 
+NUMBERS = ClientNumbers()
+
+
+def numbers_of(*client_ids: str) -> np.ndarray:
+    return NUMBERS.add([each.encode() for each in client_ids])
+
+
 def add(total: WindowSum, counted: Update) -> None:
     total.vectors.add(counted.vector)
-    total.count([counted.client_id.encode()], int(counted.is_below_clip))
+    total.count(numbers_of(counted.client_id), int(counted.is_below_clip))
 
 
 def test_an_empty_window_is_all_zeros():
@@ -54,7 +62,7 @@ def test_an_empty_window_is_all_zeros():
     assert total.first_offset == 42
     assert total.exact_sum.tolist() == [0, 0, 0, 0]
     assert total.exact_sum.dtype == np.int64
-    assert not total.has(b"a")
+    assert not total.has(0)
 
 
 def test_the_last_coordinate_is_the_weighted_count():
@@ -62,9 +70,34 @@ def test_the_last_coordinate_is_the_weighted_count():
     add(total, update("a", np.array([1, -2, 3], np.int16)))
     add(total, update("b", np.array([10, 20, -30], np.int16)))
     assert total.exact_sum.tolist() == [11, 18, -27, 14]
-    assert total.has(b"a")
-    assert total.has(b"b")
-    assert not total.has(b"c")
+    number_a, number_b, number_c = numbers_of("a", "b", "c").tolist()
+    assert total.has(number_a)
+    assert total.has(number_b)
+    assert not total.has(number_c)
+    assert not total.has(10**6)
+
+
+def test_clients_are_new_once_and_one_of_each():
+    total = window_of(PLAN, 0)
+    numbers = np.array([4, 2, 5000], np.int32)
+    assert total.are_new(numbers)
+    assert not total.are_new(numbers[[0, 1, 0]])
+    total.count(numbers[1:], 0)
+    assert total.are_new(numbers[:1])
+    assert not total.are_new(numbers)
+    assert not total.are_new(numbers[2:])
+
+
+def test_who_is_counted_stays_so_under_other_numbers():
+    total = window_of(PLAN, 0)
+    total.count(np.array([1, 4], np.int32), 0)
+    members = total.members(9000)
+    assert np.flatnonzero(members).tolist() == [1, 4]
+    are_kept = members.copy()
+    are_kept[2] = True
+    total.keep(are_kept)
+    assert [number for number in range(9000) if total.has(number)] == [0, 2]
+    assert total.exact_sum.tolist() == [0, 0, 0, 14]
 
 
 @given(vectors=st.lists(VECTORS, max_size=12), order=st.randoms())

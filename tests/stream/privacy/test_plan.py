@@ -499,6 +499,11 @@ def test_the_cluster_of_an_identity_is_pinned():
     assert plan.cluster_of("é") == 584
 
 
+def test_all_clients_are_of_the_only_cluster():
+    plan = replace(PLAN, cluster_count=1)
+    assert {plan.cluster_of(f"client-{i}") for i in range(100)} == {0}
+
+
 def test_another_key_gives_other_clusters():
     plan = replace(PLAN, cluster_count=1000)
     other = replace(plan, assignment_key="other")
