@@ -182,8 +182,7 @@ class ClientNumbers:
 def _secret_multipliers() -> NDArray[np.uint64]:
     """Return an odd number for each word of an id, one to mix them, and one for the length.
 
-    They come from the secret that Python mixes into the hash of all bytes, so our table is as
-    hard to crowd as a `dict`.
+    They come from the secret that Python mixes into the hash of all bytes.
     """
     names = (b"client word %d" % column for column in range(_MOST_WORDS + 2))
     return np.array([hash(name) & _MASK | 1 for name in names], np.uint64)
