@@ -18,7 +18,7 @@ import pytest
 
 from agents import publisher
 from schemas import LedgerKind, Release, Update, encode_ledger_record, encode_update
-from stream.aggregation import familiar
+from stream.aggregation import admission
 from stream.aggregation.intake import BatchOutcome, Record, RejectedUpdate
 from stream.aggregation.validation import Reason, Rejection
 from stream.budget.client_budgets import ClientBudgets
@@ -233,8 +233,8 @@ class KeepsBytes(ClusterHead):
 def test_a_head_with_limits_a_schedule_and_adaptive_clipping_forgets_what_it_needs_no_more(
     monkeypatch,
 ):
-    # It remembers so many clients' cluster and no more: so few that the warm-up fills it.
-    monkeypatch.setattr(familiar, "_MOST_CLIENTS", 64)
+    # So many clients keep their numbers, and no more: so few that the warm-up fills it.
+    monkeypatch.setattr(admission, "_MOST_CLIENTS", 64)
     cluster = Cluster(EVERYTHING)
     held = growth(cluster.step, [cluster.head, cluster.metrics], cluster.registries)
     assert held.is_flat, held

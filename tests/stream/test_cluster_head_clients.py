@@ -18,8 +18,8 @@ from schemas import (
     encode_release,
     encode_update,
 )
+from stream.aggregation.admission import Admission
 from stream.aggregation.intake import Record
-from stream.aggregation.open_windows import OpenWindows
 from stream.budget.client_budgets import ClientBudgets, client_key
 from stream.cluster_head import ClusterHead, SealedCell
 from stream.errors import LedgerError
@@ -246,10 +246,10 @@ def test_a_client_with_budget_for_two_windows_enters_both():
 
 def test_a_head_that_forgets_open_windows_charges_nobody_past_the_cap(monkeypatch):
     # The second line of defence: no cell is made that somebody cannot pay for.
-    def forgetful(self, clients, key):
+    def forgetful(self, clients, key, window):
         return clients.may_pay(key, self._plan.charge_units)
 
-    monkeypatch.setattr(OpenWindows, "_can_pay", forgetful)
+    monkeypatch.setattr(Admission, "_can_pay", forgetful)
     cluster = Cluster()
     for _ in range(ALLOWED - 1):
         cluster.seal(0)

@@ -24,8 +24,8 @@ from schemas import (
     encode_ledger_record,
     encode_update,
 )
+from stream.aggregation.admission import Admission
 from stream.aggregation.intake import Record
-from stream.aggregation.open_windows import OpenWindows
 from stream.budget.client_budgets import ClientBudgets, client_key
 from stream.budget.limits import SlidingLimits
 from stream.cluster_head import ClusterHead, SealedCell
@@ -336,11 +336,11 @@ def test_the_limits_of_these_machines_bind():
     assert PER_CLIENT.windows_allowed == 2
 
 
-def forgets_open_windows(self, clients, key):
+def forgets_open_windows(self, clients, key, window):
     return clients.may_pay(key, self._plan.charge_units)
 
 
-def forgets_the_budget(self, clients, key):
+def forgets_the_budget(self, clients, key, window):
     return True
 
 
@@ -351,8 +351,8 @@ def forgets_charges(self, units):
 @pytest.mark.parametrize(
     ("machine", "owner", "method", "fault"),
     [
-        (ClientMachine, OpenWindows, "_can_pay", forgets_open_windows),
-        (ClientMachine, OpenWindows, "_can_pay", forgets_the_budget),
+        (ClientMachine, Admission, "_can_pay", forgets_open_windows),
+        (ClientMachine, Admission, "_can_pay", forgets_the_budget),
         (LimitedMachine, SlidingLimits, "push", forgets_charges),
     ],
     ids=["open windows", "budgets", "limits"],
